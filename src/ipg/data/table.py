@@ -1,0 +1,90 @@
+"""The one in-memory form of a data set: labelled images with an attribute, an environment and a split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+__all__ = ["ImageTable"]
+
+
+@dataclass(frozen=True)
+class ImageTable:
+    """N images as a table: a row an image, a column a tensor.
+
+    A *group* is a combination of label and attribute, numbered `label * (number of attributes) + attribute`.
+    """
+
+    name: str
+    """What the data set is called in results, e.g. `colored_mnist`."""
+    images: Tensor  # (N, C, H, W), uint8
+    label: Tensor  # (N,), int64
+    attribute: Tensor  # (N,), int64; what must not matter
+    split: Tensor  # (N,), int64; position in `splits`
+    environment: Tensor  # (N,), int64; 0 where there is one alone
+    content: Tensor  # (N,), int64; what is depicted (the digit, the kind of garment); the label where unknown
+    splits: tuple[str, ...]
+    classes: tuple[str, ...]
+    attributes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
+            raise ValueError(
+                f"{self.name}: images must be uint8 of shape (N, C, H, W), "
+                f"got {self.images.dtype} {tuple(self.images.shape)}"
+            )
+        limits = {"label": self.classes, "attribute": self.attributes, "split": self.splits}
+        for column in ("label", "attribute", "split", "environment", "content"):
+            values: Tensor = getattr(self, column)
+            if values.dtype != torch.int64 or values.shape != (len(self.images),):
+                raise ValueError(
+                    f"{self.name}: {column} must be int64 of shape ({len(self.images)},), "
+                    f"got {values.dtype} {tuple(values.shape)}"
+                )
+            names = limits.get(column)
+            if names is not None and len(values) and not 0 <= int(values.min()) <= int(values.max()) < len(names):
+                raise ValueError(
+                    f"{self.name}: {column} must lie in 0…{len(names) - 1} ({', '.join(names)}), "
+                    f"got {int(values.min())}…{int(values.max())}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return len(self.classes)
+
+    @property
+    def group(self) -> Tensor:
+        """The group of every row, (N,)."""
+        return self.label * len(self.attributes) + self.attribute
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Names of all groups, also of those without an image."""
+        return tuple(f"{label}, {attribute}" for label in self.classes for attribute in self.attributes)
+
+    def indices(self, split: str) -> Tensor:
+        """Rows of `split`, in order."""
+        if split not in self.splits:
+            raise ValueError(f"{self.name} has no split {split!r}; it has {', '.join(self.splits)}")
+        return torch.nonzero(self.split == self.splits.index(split)).flatten()
+
+    def part(self, split: str) -> ImageTable:
+        """The rows of `split` as a table of their own."""
+        return self.take(self.indices(split))
+
+    def take(self, rows: Tensor) -> ImageTable:
+        """The given rows as a table of their own."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in self._columns()})
+
+    def to(self, device: torch.device | str) -> ImageTable:
+        """The same table on `device`."""
+        return replace(self, **{name: getattr(self, name).to(device) for name in self._columns()})
+
+    def _columns(self) -> list[str]:
+        return [field.name for field in fields(self) if isinstance(getattr(self, field.name), Tensor)]

@@ -1,0 +1,534 @@
+"""Invariance Pair Guidance: the method, as a step over your model and your optimizer.
+
+Surner, Khelil and Bothmann, "Invariance Pair Guidance: Robustness to Spurious Correlations via Corrective
+Gradients", Machine Learning 2026, Algorithm 1. With a task batch (x, y) and a batch of n pairs, each iteration makes
+
+1. the *corrective* update, with `g_C = ∇(L_A + L_U)` at the present parameters and
+
+       L_A = 1/n Σ_i ‖R_i − R'_i‖_F
+       L_U = 1/(2n²) Σ_{Q ∈ {R, R'}} Σ_{i,j} [y_i ≠ y_j] · max(0, m − ‖Q_i − Q_j‖_F)
+
+2. the *task* update at the corrected parameters, with `g_T = ∇L_T` rescaled by the share δ of disagreeing pairs:
+
+       g_T ← α ‖g_C‖ g_T/‖g_T‖                        if δ ≥ τ        (condition violated)
+       g_T ← clip(g_T, 2 max(ε, ‖g_C‖))               otherwise       (condition met)
+
+Differs from the paper: `every=k` corrects only at each k-th iteration and rescales those between by the last
+correction (docs/theory.md); the margin may be relative to the first distances; `jitter` pushes collapsed rationales
+apart. All are off by default. What the paper leaves open is settled in docs/decisions.md. This file imports torch
+and its neighbour `rationale` alone, and no step ever waits for the device.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ipg import rationale as rationales
+
+__all__ = ["CollapseError", "Correction", "Guidance", "NonFiniteError", "Pairs", "Report", "TaskScale", "task_scale"]
+
+COLLAPSE_TOLERANCE = 1e-3
+"""How near alignment must come to 0, and uniformity to its maximum, in units of the margin, to count as collapsed."""
+COLLAPSE_PATIENCE = 20
+"""How many corrections in a row must find a collapse before `Guidance.check` raises."""
+
+
+class NonFiniteError(RuntimeError):
+    """A loss or gradient was NaN or infinite."""
+
+
+class CollapseError(RuntimeError):
+    """Every image of the pairs has fallen onto one point: nothing can be learnt from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A batch of n invariance pairs: two images that differ in the shortcut alone, and the label they share."""
+
+    first: Tensor  # (n, ...)
+    second: Tensor  # (n, ...)
+    label: Tensor  # (n,)
+
+    def __post_init__(self) -> None:
+        if self.first.shape != self.second.shape:
+            raise ValueError(
+                f"the members of a pair must have one shape, got first {tuple(self.first.shape)} "
+                f"and second {tuple(self.second.shape)}"
+            )
+        if self.label.shape != self.first.shape[:1]:
+            raise ValueError(
+                f"expected one label a pair, shape ({len(self.first)},), got {tuple(self.label.shape)}"
+            )
+        if self.label.is_floating_point() or self.label.is_complex() or self.label.dtype == torch.bool:
+            raise ValueError(f"pair labels must be integers, got {self.label.dtype}; use label.long()")
+        if len(self.label) == 0:
+            raise ValueError("a batch of pairs needs at least one pair, got none")
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def to(self, device: torch.device | str) -> Pairs:
+        """The same pairs on `device`."""
+        return Pairs(self.first.to(device), self.second.to(device), self.label.to(device))
+
+
+class DrawsPairs(Protocol):
+    """What `ipg.PairSampler` is: an endless source of pair batches."""
+
+    def draw(self) -> Pairs:
+        """The next batch."""
+        ...
+
+
+class TaskScale(NamedTuple):
+    """What the invariance condition makes of the task gradient; every field a scalar tensor."""
+
+    scale: Tensor
+    """The factor on the task gradient."""
+    violated: Tensor
+    """Whether δ ≥ τ."""
+    clipped: Tensor
+    """Whether the condition was met and the task gradient longer than 2 max(ε, ‖g_C‖)."""
+    floored: Tensor
+    """Whether that length came from the floor ε."""
+
+
+def task_scale(
+    task_norm: Tensor,
+    correction_norm: Tensor,
+    disagreement: Tensor,
+    *,
+    alpha: float,
+    tau: float,
+    floor: float,
+    strict: bool = False,
+) -> TaskScale:
+    """The rule of Algorithm 1, lines 13 to 19, as a pure function of ‖g_T‖, ‖g_C‖ and δ.
+
+    `strict` compares δ > τ, as the paper's corollary does, in place of δ ≥ τ.
+    """
+    violated = disagreement > tau if strict else disagreement >= tau
+    limit = 2 * correction_norm.clamp_min(floor)
+    too_long = task_norm > limit
+    fixed = torch.where(task_norm > 0, alpha * correction_norm / task_norm, 0.0)
+    scale = torch.where(violated, fixed, torch.where(too_long, limit / task_norm, 1.0))
+    clipped = too_long & ~violated
+    return TaskScale(scale, violated, clipped, clipped & (correction_norm < floor))
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """The last correction. Its tensors belong to the `Guidance` and are overwritten in place by the next one."""
+
+    values: Tensor  # (4,): alignment, uniformity, disagreement, norm
+
+    @property
+    def alignment(self) -> Tensor:
+        """`L_A`."""
+        return self.values[0]
+
+    @property
+    def uniformity(self) -> Tensor:
+        """`L_U`."""
+        return self.values[1]
+
+    @property
+    def disagreement(self) -> Tensor:
+        """`δ`, before the corrective update."""
+        return self.values[2]
+
+    @property
+    def norm(self) -> Tensor:
+        """`‖g_C‖`, over all trainable parameters."""
+        return self.values[3]
+
+
+class Report(NamedTuple):
+    """What one step did. Every field is a scalar tensor on the device: whoever prints one pays for the copy."""
+
+    task_loss: Tensor
+    alignment: Tensor
+    uniformity: Tensor
+    disagreement: Tensor
+    correction_norm: Tensor
+    task_norm: Tensor
+    scale: Tensor
+    violated: Tensor
+    clipped: Tensor
+    floored: Tensor
+
+    def numbers(self) -> dict[str, float]:
+        """All fields as Python floats, in one copy from the device."""
+        return dict(zip(self._fields, torch.stack([field.double() for field in self]).tolist(), strict=True))
+
+
+class Guidance:
+    """Guides the training of `model` by invariance pairs: two updates an iteration, by one optimizer.
+
+    Args:
+        model: any classifier with a linear head (`ipg.rationale.find_head` says which are found by themselves).
+        optimizer: a built optimizer that steps without a closure. Its trainable parameters are the ones corrected;
+            weight decay acts in both updates, so twice an iteration.
+        alpha: length of the task gradient as a share of the correction's while the condition is violated. Raise it
+            only when the task signal is weak.
+        tau: share of disagreeing pairs from which the condition counts as violated; 0 means always. Raise it only
+            when pairs may mislead.
+        margin: distance that rationales of different classes keep: a number, as in the paper, or a multiple such as
+            "0.5x" of the mean distance between rationales of different labels at the first correction. 0 switches
+            the uniformity term off.
+        every: correct at each k-th iteration, the first included; 1 is the paper. Keep `every * alpha` below 1.
+        floor: the paper's ε, least length the task gradient is clipped to when the condition is met.
+        batch_norm: "train" leaves BatchNorm as it is set (pair and task batches both update its statistics); "eval"
+            keeps it in eval mode everywhere, whatever `model.train()` says: advised for pretrained networks.
+        head: the linear layer that makes the logits, where it is not found by itself.
+        scaler: the GradScaler of an fp16 run.
+        autocast: dtype in which the pair batch runs through the model, e.g. torch.bfloat16.
+        distance: "rationale" (the method), "features" or "logits" (for studies).
+        strict: compare `δ > τ` in place of `δ ≥ τ`.
+        jitter: ours: noise on rationales in the uniformity term, as a share of the margin, so that rationales that
+            have collapsed onto one point are still pushed apart; 0 is the paper.
+        generator: source of the jitter; the device's default where it is not given.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        alpha: float = 0.1,
+        tau: float = 0.0,
+        margin: float | str = 0.1,
+        every: int = 1,
+        floor: float = 1e-3,
+        batch_norm: Literal["train", "eval"] = "train",
+        head: nn.Linear | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        autocast: torch.dtype | None = None,
+        distance: Literal["rationale", "features", "logits"] = "rationale",
+        strict: bool = False,
+        jitter: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        number, relative = _parse_margin(margin)
+        _check("alpha", alpha, 0 <= alpha < 1, "0 <= alpha < 1: the correction must stay longer than the task gradient")
+        _check("tau", tau, 0 <= tau <= 1, "0 <= tau <= 1: it is a share of the pairs")
+        _check("every", every, isinstance(every, int) and every >= 1, "a whole number of iterations, at least 1")
+        _check("floor", floor, floor > 0 and math.isfinite(floor), "a positive number")
+        _check("batch_norm", batch_norm, batch_norm in ("train", "eval"), '"train" or "eval"')
+        _check("distance", distance, distance in _EMBEDDINGS, '"rationale", "features" or "logits"')
+        _check("jitter", jitter, 0 <= jitter < math.inf, "a number, at least 0")
+        if inspect.signature(optimizer.step).parameters["closure"].default is inspect.Parameter.empty:
+            raise ValueError(
+                f"{type(optimizer).__name__}.step needs a closure, which it may call several times; guidance makes "
+                f"two plain updates an iteration. Use an optimizer that steps without one, e.g. Adam or SGD."
+            )
+        if every * alpha >= 1 and every > 1:
+            warnings.warn(
+                f"every * alpha = {every * alpha:g} is not below 1: the corrective loss is no longer guaranteed to "
+                f"fall, even under plain gradient descent. Lower every or alpha.",
+                stacklevel=2,
+            )
+        self.model, self.optimizer = model, optimizer
+        self.alpha, self.tau, self.every, self.floor, self.strict = alpha, tau, every, floor, strict
+        self.batch_norm, self.scaler, self.autocast = batch_norm, scaler, autocast
+        self.distance, self.jitter, self.generator = distance, jitter, generator
+        self.tap = rationales.HeadTap(head if head is not None else rationales.find_head(model))
+        self._relative = number if relative else None
+        self._modules = list(model.modules())
+        self._batch_norms = [module for module in self._modules if isinstance(module, _BatchNorm)]
+        self._others = [module for module in self._modules if not isinstance(module, _BatchNorm)]
+
+        parameters = self.parameters()
+        if not parameters:
+            raise ValueError("the optimizer holds no trainable parameter")
+        wide = torch.float64 if parameters[0].dtype == torch.float64 else torch.float32
+        self.iteration = 0
+        self._values = torch.zeros(4, dtype=wide, device=parameters[0].device)
+        self._margin = torch.tensor(math.nan if relative else number, dtype=wide, device=self._values.device)
+        self._device_iteration = torch.zeros((), dtype=torch.long, device=self._values.device)
+        self._first_non_finite = torch.full_like(self._device_iteration, -1)
+        self._non_finite = torch.zeros_like(self._device_iteration)
+        self._collapsed = torch.zeros_like(self._device_iteration)
+        self.correction = Correction(self._values)
+
+    @property
+    def due(self) -> bool:
+        """Whether the next iteration corrects; known before the step, without asking the device."""
+        return self.iteration % self.every == 0
+
+    @property
+    def margin(self) -> Tensor:
+        """The margin in force, a scalar on the device; NaN while a relative one is not measured yet."""
+        return self._margin
+
+    def parameters(self) -> list[Tensor]:
+        """The trainable parameters of the optimizer: those that both updates move and both norms count."""
+        return [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
+
+    # -- the step ------------------------------------------------------------------------------------------------
+
+    def step(self, task_loss: Callable[[], Tensor], pairs: Pairs | DrawsPairs | None) -> Report:
+        """Make one iteration: the corrective update when one is due, then the rescaled task update.
+
+        Args:
+            task_loss: returns the loss of the task batch. It is called after the correction and, unlike a closure of
+                torch's optimizers, must not run backward itself.
+            pairs: a batch of pairs or a sampler, which is drawn from only when a correction is due. None makes a
+                plain training step, bit for bit.
+        """
+        if not callable(task_loss):
+            raise TypeError(
+                f"task_loss must be a function that returns the loss, got {type(task_loss).__name__}: it has to run "
+                f"after the correction. Write lambda: criterion(model(x), y)."
+            )
+        self._hold_batch_norm()
+        self.optimizer.zero_grad()
+        if pairs is not None:
+            self.correct(pairs)
+        loss = task_loss()
+        if any(p.grad is not None for p in self.parameters()):
+            raise RuntimeError("task_loss must only return the loss; it ran backward itself")
+        if not loss.requires_grad:
+            raise RuntimeError("task_loss returned a loss without a graph; compute it with gradients enabled")
+        self._scaled(loss).backward()  # type: ignore[no-untyped-call]
+        if pairs is None:
+            self._update()
+            return Report(loss.detach(), *loss.new_full((5,), math.nan), *loss.new_tensor([1.0, 0, 0, 0]))
+        report = self.rescale(self.correction, loss.detach())
+        self._update()
+        self.optimizer.zero_grad()
+        return report
+
+    def correct(self, pairs: Pairs | DrawsPairs) -> Correction:
+        """Make the corrective update when one is due; otherwise return the last correction, drawing nothing.
+
+        Call it once an iteration, before the first micro-batch's backward.
+        """
+        self._hold_batch_norm()
+        due = self.due
+        if any(p.grad is not None for p in self.parameters()):
+            raise RuntimeError(
+                "gradients are already accumulated: correct before the first backward of an iteration, after "
+                "optimizer.zero_grad(set_to_none=True)"
+            )
+        self.iteration += 1
+        self._device_iteration += 1
+        if due:
+            self._correct(pairs if isinstance(pairs, Pairs) else pairs.draw())
+        return self.correction
+
+    def rescale(self, correction: Correction, task_loss: Tensor | None = None) -> Report:
+        """Rescale the accumulated task gradient in place by the invariance condition; `optimizer.step()` follows.
+
+        With a GradScaler it also unscales: do not call `scaler.unscale_` yourself.
+        """
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        if not gradients:
+            raise RuntimeError("there is no task gradient to rescale: run backward between correct and rescale")
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        norm = _global_norm(gradients)
+        outcome = task_scale(
+            norm,
+            correction.norm,
+            correction.disagreement,
+            alpha=self.alpha,
+            tau=self.tau,
+            floor=self.floor,
+            strict=self.strict,
+        )
+        torch._foreach_mul_(gradients, outcome.scale)
+        self._count_non_finite(norm)
+        loss = torch.full_like(norm, math.nan) if task_loss is None else task_loss
+        return Report(loss, *correction.values.clone(), norm, *outcome)
+
+    def _correct(self, pairs: Pairs) -> None:
+        """Lines 1 to 10 of Algorithm 1; nothing here asks the device for a value."""
+        n = len(pairs)
+        head = self.tap.head
+        with self._pair_mode(), self.tap.listen(), self._autocast(pairs.first.device):
+            self.model(torch.cat([pairs.first, pairs.second]))  # one forward, so both members share statistics
+        features, logits = self.tap.take()  # (2n, D), (2n, K)
+        embedded = _EMBEDDINGS[self.distance](features, logits, cast(Tensor, head.weight))
+        first, second = embedded[:n], embedded[n:]
+        different = pairs.label[:, None] != pairs.label  # (n, n)
+        members = torch.stack([first, second])  # (2, n, D)
+        if self.jitter:
+            noise = torch.randn(members.shape, generator=self.generator, device=members.device, dtype=members.dtype)
+            members = members + self.jitter * self._margin_or_zero() * noise / math.sqrt(members.shape[-1])
+        distances = rationales.pairwise_distances(members)  # (2, n, n)
+        self._measure_margin(distances.detach(), different)
+        align = rationales.alignment(first, second)
+        uniform = rationales.uniformity(distances, different, self._margin_or_zero())
+        disagree = rationales.disagreement(logits[:n].detach(), logits[n:].detach())
+
+        parameters = self.parameters()
+        gradients = self._gradients(align + uniform, parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            # a parameter that L_C does not touch (the head's bias) takes this update with a zero gradient, never None
+            parameter.grad = torch.zeros_like(parameter) if gradient is None else gradient
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        norm = _global_norm([cast(Tensor, parameter.grad) for parameter in parameters])
+        self._update()
+        self.optimizer.zero_grad()
+
+        fresh = torch.stack([align.detach(), uniform.detach(), disagree, norm]).to(self._values.dtype)
+        self._values.copy_(torch.where(torch.isfinite(norm), fresh, self._values))
+        self._count_non_finite(norm)
+        self._watch_collapse(align.detach(), uniform.detach(), different, first.detach())
+
+    def _gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        if not loss.requires_grad:
+            raise RuntimeError("the corrective loss reaches no trainable parameter: everything it touches is frozen")
+        gradients = torch.autograd.grad(self._scaled(loss), list(parameters), allow_unused=True)
+        own = {id(p) for p in self.tap.head.parameters()}
+        beyond = [g for p, g in zip(parameters, gradients, strict=True) if id(p) not in own]
+        if beyond and all(g is None for g in beyond):
+            raise RuntimeError(
+                "the corrective loss reaches the head alone: its features arrive detached. Let the model compute "
+                "them with gradients, or leave the backbone's parameters out of the optimizer."
+            )
+        return gradients
+
+    # -- what is watched on the device, and read when somebody logs ------------------------------------------------
+
+    def check(self) -> None:
+        """Raise if training has gone wrong since the start: a non-finite step or a collapse. Waits for the device.
+
+        Raises:
+            NonFiniteError: a loss or gradient was NaN or infinite and no GradScaler was there to skip it.
+            CollapseError: rationales have stood on one point for `COLLAPSE_PATIENCE` corrections.
+        """
+        first, count, collapsed = torch.stack([self._first_non_finite, self._non_finite, self._collapsed]).tolist()
+        if count and self.scaler is None:
+            raise NonFiniteError(
+                f"NaN or infinite gradient at iteration {first}. Likely causes: a NaN in the images, a learning rate "
+                f"that is too high, or fp16 without a GradScaler."
+            )
+        if collapsed >= COLLAPSE_PATIENCE:
+            raise CollapseError(
+                f"the model has collapsed: for {collapsed} corrections all images of the pairs have stood on one "
+                f"point, where every gradient is zero and the disagreement only looks perfect. Remedies: warm the "
+                f"learning rate up, lower it, use a larger margin, or better pairs."
+            )
+
+    @property
+    def skipped(self) -> Tensor:
+        """How many updates had a non-finite gradient (skipped where a GradScaler is in use); on the device."""
+        return self._non_finite
+
+    def _count_non_finite(self, norm: Tensor) -> None:
+        bad = ~torch.isfinite(norm)
+        is_first = bad & (self._first_non_finite < 0)
+        self._first_non_finite.copy_(torch.where(is_first, self._device_iteration, self._first_non_finite))
+        self._non_finite += bad
+
+    def _watch_collapse(self, align: Tensor, uniform: Tensor, different: Tensor, embedded: Tensor) -> None:
+        """Count the corrections in a row at which images of different labels stand on one point."""
+        margin = self._margin_or_zero()
+        worst = different.float().mean() * margin  # L_U when every distance is 0
+        hinged = (margin > 0) & (uniform >= (1 - COLLAPSE_TOLERANCE) * worst) & (align <= COLLAPSE_TOLERANCE * margin)
+        centre = embedded.mean(dim=0)
+        spread = torch.linalg.vector_norm(embedded - centre, dim=1).max()
+        flat = spread <= 1e-6 * torch.linalg.vector_norm(centre)
+        collapsed = (hinged | flat) & different.any()
+        self._collapsed.copy_(torch.where(collapsed, self._collapsed + 1, 0))
+
+    def _measure_margin(self, distances: Tensor, different: Tensor) -> None:
+        """Turn a relative margin into a number at the first batch that has images of different labels."""
+        if self._relative is None:
+            return
+        measured = self._relative * (distances * different).sum() / (2 * different.sum())
+        settle = torch.isnan(self._margin) & torch.isfinite(measured) & (measured > 0)
+        self._margin.copy_(torch.where(settle, measured, self._margin))
+
+    def _margin_or_zero(self) -> Tensor:
+        return torch.nan_to_num(self._margin, nan=0.0)
+
+    # -- modes, precision, state -----------------------------------------------------------------------------------
+
+    def _hold_batch_norm(self) -> None:
+        if self.batch_norm == "eval":
+            for module in self._batch_norms:
+                module.training = False
+
+    @contextmanager
+    def _pair_mode(self) -> Iterator[None]:
+        """Dropout and its kin off, so that identical members stay identical; BatchNorm as it is; restored after."""
+        modes = [module.training for module in self._others]
+        try:
+            for module in self._others:
+                module.training = False
+            yield
+        finally:
+            for module, mode in zip(self._others, modes, strict=True):
+                module.training = mode
+
+    def _autocast(self, device: torch.device) -> torch.autocast:
+        return torch.autocast(device.type, dtype=self.autocast, enabled=self.autocast is not None)
+
+    def _scaled(self, loss: Tensor) -> Tensor:
+        return loss if self.scaler is None else self.scaler.scale(loss)
+
+    def _update(self) -> None:
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on exactly, inside a cycle of `every` included."""
+        return {"iteration": self.iteration} | {name: getattr(self, name).clone() for name in _STATE}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`; tensors keep their place, as captured graphs need."""
+        if unknown := set(state) ^ {"iteration", *_STATE}:
+            raise ValueError(f"this is not the state of a Guidance: missing or unknown {sorted(unknown)}")
+        self.iteration = int(state["iteration"])
+        for name in _STATE:
+            getattr(self, name).copy_(state[name])
+
+
+_STATE = ("_values", "_margin", "_device_iteration", "_first_non_finite", "_non_finite", "_collapsed")
+
+_EMBEDDINGS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "rationale": lambda features, logits, weight: rationales.scaled_features(features, weight),
+    "features": lambda features, logits, weight: rationales.full_precision(features),
+    "logits": lambda features, logits, weight: rationales.full_precision(logits),
+}
+
+
+def _global_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """L2 norm over all entries of all tensors, in single precision or better."""
+    wide = torch.float64 if tensors[0].dtype == torch.float64 else torch.float32
+    norms = torch._foreach_norm(list(tensors), 2.0, dtype=wide)
+    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+
+
+def _parse_margin(margin: float | str) -> tuple[float, bool]:
+    """Return (number, whether it is relative) for 0.1 or "0.5x"."""
+    text = str(margin).strip()
+    relative = text.endswith("x")
+    try:
+        number = float(text.removesuffix("x"))
+    except ValueError:
+        number = math.nan
+    _check("margin", margin, 0 <= number < math.inf, 'a number, at least 0, or a multiple such as "0.5x"')
+    return number, relative
+
+
+def _check(name: str, value: object, ok: bool, expected: str) -> None:
+    if not ok:
+        raise ValueError(f"{name}={value!r} is out of range: expected {expected}")

@@ -1,0 +1,1 @@
+"""Invariance pairs: `pairset` holds and draws them, every other module builds them one way."""

@@ -1,0 +1,120 @@
+"""Invariance pairs held in memory, and the endless, seeded, resumable way to draw batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ipg.guidance import Pairs
+
+__all__ = ["PairSampler", "PairSet"]
+
+
+@dataclass(frozen=True)
+class PairSet:
+    """Invariance pairs: two images that share label and content and differ in the attribute."""
+
+    first: Tensor  # (n, C, H, W), uint8
+    second: Tensor  # (n, C, H, W), uint8
+    label: Tensor  # (n,), int64
+    source: Tensor  # (n, 2), int64; rows of the table the members come from (a recoloured member: its original)
+    split: str
+    """The split whose images were used: pairs of `train` guide, pairs of `validation` are held out."""
+    builder: str
+    """How the pairs were made: recolored, random, closest, …"""
+
+    def __post_init__(self) -> None:
+        Pairs(self.first, self.second, self.label)  # shapes and dtypes
+        if self.source.shape != (len(self.label), 2):
+            raise ValueError(f"source must have shape ({len(self.label)}, 2), got {tuple(self.source.shape)}")
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def take(self, rows: Tensor) -> PairSet:
+        """The given pairs as a set of their own."""
+        return replace(
+            self, first=self.first[rows], second=self.second[rows], label=self.label[rows], source=self.source[rows]
+        )
+
+    def to(self, device: torch.device | str) -> PairSet:
+        """The same pairs on `device`."""
+        return replace(
+            self,
+            first=self.first.to(device),
+            second=self.second.to(device),
+            label=self.label.to(device),
+            source=self.source.to(device),
+        )
+
+    def batch(self, rows: Tensor | slice) -> Pairs:
+        """The given pairs as a batch of float images in [0, 1]."""
+        return Pairs(self.first[rows].float() / 255, self.second[rows].float() / 255, self.label[rows])
+
+
+class PairSampler:
+    """Draws batches of pairs without end: shuffled, each pair once before any comes again.
+
+    A set that fits into one batch is drawn whole every time. Batches are full: one that reaches the end of a round
+    goes on into the next.
+
+    Args:
+        pairs: a `PairSet`, or `Pairs` of float images.
+        batch_size: pairs a batch.
+        seed: of the order. With equal seeds two samplers draw the same batches.
+    """
+
+    def __init__(self, pairs: PairSet | Pairs, batch_size: int, *, seed: int = 0) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} is out of range: expected at least 1")
+        if len(pairs) == 0:
+            raise ValueError("there are no pairs to draw from")
+        self.pairs = pairs
+        self.batch_size = min(batch_size, len(pairs))
+        self._generator = torch.Generator().manual_seed(seed)
+        self._order = torch.arange(len(pairs))
+        self._position = len(pairs)
+
+    def __iter__(self) -> Iterator[Pairs]:
+        while True:
+            yield self.draw()
+
+    def draw(self) -> Pairs:
+        """The next batch."""
+        return self.take(self.draw_rows().to(self.pairs.label.device, non_blocking=True))
+
+    def draw_rows(self) -> Tensor:
+        """Which pairs the next batch holds, on the CPU, (batch_size,)."""
+        n = len(self.pairs)
+        if self.batch_size == n:
+            return self._order
+        rows = self._order[self._position : self._position + self.batch_size]
+        self._position += self.batch_size
+        if (missing := self.batch_size - len(rows)) > 0:
+            self._order = torch.randperm(n, generator=self._generator)
+            rows = torch.cat([rows, self._order[:missing]])
+            self._position = missing
+        return rows
+
+    def take(self, rows: Tensor) -> Pairs:
+        """The given pairs as a batch; `rows` lies where the pairs lie."""
+        pairs = self.pairs
+        if isinstance(pairs, PairSet):
+            return pairs.batch(rows)
+        return Pairs(pairs.first[rows], pairs.second[rows], pairs.label[rows])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is needed to go on with the same batches."""
+        return {"generator": self._generator.get_state(), "order": self._order.clone(), "position": self._position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        if len(state["order"]) != len(self.pairs):
+            raise ValueError(f"this state is of a sampler over {len(state['order'])} pairs, not {len(self.pairs)}")
+        self._generator.set_state(state["generator"])
+        self._order = state["order"].clone()
+        self._position = int(state["position"])

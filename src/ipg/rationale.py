@@ -1,0 +1,224 @@
+"""Rationales: what each feature contributes to each class, and the distances between them.
+
+Surner, Khelil and Bothmann, "Invariance Pair Guidance: Robustness to Spurious Correlations via Corrective
+Gradients", Machine Learning 2026, section 3; the rationale itself is Chen et al., "Domain Generalization via
+Rationale Invariance", ICCV 2023.
+
+A classifier is a feature extractor and a linear head, `o = z W^T + b` with `z ∈ R^D` and `W ∈ R^{K×D}`. The rationale
+
+    R = diag(z) W^T ∈ R^{D×K},    R[d, k] = z_d W_kd,    1^T R + b = o
+
+is never built here: with `s_d = ‖W[:, d]‖₂`, the distance between two rationales is the distance between *scaled
+features*,
+
+    ‖R_i − R_j‖_F = ‖(z_i − z_j) ⊙ s‖₂,
+
+so at 2,048 features and 1,000 classes a sample costs 2,048 numbers and not 2 million.
+
+Differs from the paper: in nothing but the way the distances are computed. This file imports torch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+__all__ = [
+    "HeadNotFoundError",
+    "HeadTap",
+    "alignment",
+    "disagreement",
+    "find_head",
+    "full_precision",
+    "pairwise_distances",
+    "predicted_class",
+    "rationale",
+    "scaled_features",
+    "uniformity",
+]
+
+_HEAD_NAMES = ("fc", "classifier", "head", "heads")
+"""Where torchvision, timm and Hugging Face models keep their classifier, in the order they are tried."""
+
+
+class HeadNotFoundError(ValueError):
+    """A model in which no linear head could be found; the message says what to pass instead."""
+
+
+def find_head(model: nn.Module) -> nn.Linear:
+    """Return the linear layer that turns the features of `model` into its logits.
+
+    Understood are timm models (through their own `get_classifier`), the torchvision style (`fc`, `classifier`,
+    `head`, `heads.head`), Hugging Face image classifiers, an `nn.Sequential` that ends in `nn.Linear`, an `nn.Linear`
+    itself, and any of these inside DistributedDataParallel or `torch.compile`.
+
+    Raises:
+        HeadNotFoundError: nothing of the kind is there.
+    """
+    bare = unwrap(model)
+    candidates: list[tuple[str, object]] = [("the model itself", bare)]
+    if callable(get_classifier := getattr(bare, "get_classifier", None)):
+        candidates.append(("get_classifier()", get_classifier()))
+    candidates += [(name, getattr(bare, name)) for name in _HEAD_NAMES if hasattr(bare, name)]
+    for _, candidate in candidates:
+        if (head := _last_linear(candidate)) is not None:
+            return head
+    looked_at = ", ".join(f"{name} ({type(candidate).__name__})" for name, candidate in candidates)
+    raise HeadNotFoundError(
+        f"no linear head found in {type(bare).__name__}: looked at {looked_at}. "
+        f"Pass the nn.Linear that produces the logits, e.g. head=model.my_classifier."
+    )
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the user's own module from inside DistributedDataParallel (`module`) or torch.compile (`_orig_mod`)."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def _last_linear(module: object) -> nn.Linear | None:
+    """`module` if it is linear, else the last layer of a sequence of layers that ends in a linear one."""
+    if isinstance(module, nn.Linear):
+        return module
+    if isinstance(module, nn.Sequential) and len(module):
+        *_, last = module.children()
+        return _last_linear(last)
+    return None
+
+
+class HeadTap:
+    """Listens at the head of a model: the features that enter it and the logits that leave it.
+
+    The hooks are registered once, when the tap is made, so that `torch.compile` sees them; they keep tensors only
+    inside `with tap.listen():`. An ordinary `model(x)` fills the tap, so wrappers need no special case.
+    """
+
+    def __init__(self, head: nn.Linear) -> None:
+        if not isinstance(head, nn.Linear):
+            raise HeadNotFoundError(f"head must be an nn.Linear, got {type(head).__name__}")
+        self.head = head
+        self._listening = False
+        self._calls: list[tuple[Tensor, Tensor]] = []
+        self._hook = head.register_forward_hook(self._record)
+
+    def _record(self, head: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        if self._listening:
+            self._calls.append((inputs[0], output))
+
+    @contextmanager
+    def listen(self) -> Iterator[None]:
+        """Keep what passes through the head while the context is open."""
+        self._calls.clear()
+        self._listening = True
+        try:
+            yield
+        finally:
+            self._listening = False
+
+    def take(self) -> tuple[Tensor, Tensor]:
+        """Return (features (B, D), logits (B, K)) of the one forward pass that was listened to, and forget them."""
+        calls, self._calls = self._calls, []
+        if not calls:
+            raise RuntimeError(
+                "no features reached the head during the forward pass. Either the model bypasses this head (pass the "
+                "layer it really uses as head=), or it was compiled and run before the hook was there (make the "
+                "Guidance first, run the compiled model afterwards)."
+            )
+        if len(calls) > 1:
+            raise RuntimeError(
+                f"the head ran {len(calls)} times in one forward pass; rationales need a head that runs once. "
+                f"Pass another layer as head=."
+            )
+        features, logits = calls[0]
+        if features.ndim != 2:
+            raise ValueError(
+                f"the head's input has shape {tuple(features.shape)}, expected (batch, features). "
+                f"Pass the layer after pooling as head=."
+            )
+        return features, logits
+
+    def remove(self) -> None:
+        """Take the hook off the head."""
+        self._hook.remove()
+
+
+def scaled_features(features: Tensor, weight: Tensor) -> Tensor:
+    """`z ⊙ s` with `s_d = ‖W[:, d]‖₂`, in float32 or better: their distances are the rationales' distances.
+
+    Args:
+        features: z, of shape (B, D).
+        weight: the head's W, of shape (K, D). Gradients reach it through s.
+    """
+    return full_precision(features) * torch.linalg.vector_norm(full_precision(weight), dim=0)  # (B, D)
+
+
+def alignment(first: Tensor, second: Tensor) -> Tensor:
+    """`L_A`, the mean distance between the two members of each pair; its gradient at distance 0 is 0.
+
+    Args:
+        first: scaled features of the first members, (n, D).
+        second: those of the second members, (n, D).
+    """
+    return torch.linalg.vector_norm(first - second, dim=1).mean()
+
+
+def pairwise_distances(embedded: Tensor) -> Tensor:
+    """All distances inside each of the sets stacked in `embedded` (…, n, D), as (…, n, n).
+
+    The matrix-product form of `cdist` loses small distances to cancellation (0.0153 for a true 0.0045), and
+    `sqrt(sum of squares)` has no gradient at 0; this form has neither fault.
+    """
+    return torch.cdist(embedded, embedded, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def uniformity(distances: Tensor, different: Tensor, margin: Tensor | float) -> Tensor:
+    """`L_U`, the hinge that keeps rationales of different classes at least `margin` apart.
+
+    Args:
+        distances: inside the first and inside the second members, (2, n, n).
+        different: whether labels i and j differ, (n, n).
+        margin: m.
+    """
+    hinge = torch.relu(margin - distances) * different  # (2, n, n)
+    return hinge.sum() / distances.numel()
+
+
+def predicted_class(logits: Tensor) -> Tensor:
+    """The class each row predicts: its largest logit, or the sign where there is a single one."""
+    return logits.argmax(dim=1) if logits.shape[1] > 1 else (logits[:, 0] > 0).long()
+
+
+def disagreement(first_logits: Tensor, second_logits: Tensor) -> Tensor:
+    """`δ`, the share of pairs whose two members are classified differently."""
+    return (predicted_class(first_logits) != predicted_class(second_logits)).float().mean()
+
+
+def rationale(model: nn.Module, images: Tensor, *, head: nn.Linear | None = None) -> Tensor:
+    """Return the rationale matrices (B, D, K) of `images`, for looking at; training never builds them.
+
+    The model runs as it is (call `model.eval()` first for the rationales of a trained model). Column sums plus the
+    head's bias are the logits.
+    """
+    tap = HeadTap(head if head is not None else find_head(model))
+    try:
+        with tap.listen():
+            model(images)
+        features, _ = tap.take()
+    finally:
+        tap.remove()
+    weight = cast(Tensor, tap.head.weight)
+    return full_precision(features).unsqueeze(2) * full_precision(weight).T  # (B, D, 1) * (D, K) -> (B, D, K)
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """`x` in at least single precision."""
+    return x if x.dtype == torch.float64 else x.float()
