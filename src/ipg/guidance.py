@@ -25,7 +25,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
@@ -33,9 +33,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ipg import rationale as rationales
+import ipg.rationale as rationales
 
-__all__ = ["CollapseError", "Correction", "Guidance", "NonFiniteError", "Pairs", "Report", "TaskScale", "task_scale"]
+__all__ = [
+    "CollapseError",
+    "Correction",
+    "Guidance",
+    "NonFiniteError",
+    "Pairs",
+    "Report",
+    "TaskScale",
+    "Terms",
+    "task_scale",
+]
 
 COLLAPSE_TOLERANCE = 1e-3
 """How near alignment must come to 0, and uniformity to its maximum, in units of the margin, to count as collapsed."""
@@ -66,9 +76,7 @@ class Pairs:
                 f"and second {tuple(self.second.shape)}"
             )
         if self.label.shape != self.first.shape[:1]:
-            raise ValueError(
-                f"expected one label a pair, shape ({len(self.first)},), got {tuple(self.label.shape)}"
-            )
+            raise ValueError(f"expected one label a pair, shape ({len(self.first)},), got {tuple(self.label.shape)}")
         if self.label.is_floating_point() or self.label.is_complex() or self.label.dtype == torch.bool:
             raise ValueError(f"pair labels must be integers, got {self.label.dtype}; use label.long()")
         if len(self.label) == 0:
@@ -126,6 +134,17 @@ def task_scale(
     return TaskScale(scale, violated, clipped, clipped & (correction_norm < floor))
 
 
+class Terms(NamedTuple):
+    """What a batch of pairs says of the model; every field a scalar tensor."""
+
+    alignment: Tensor
+    """`L_A`."""
+    uniformity: Tensor
+    """`L_U`."""
+    disagreement: Tensor
+    """`δ`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Correction:
     """The last correction. Its tensors belong to the `Guidance` and are overwritten in place by the next one."""
@@ -169,7 +188,8 @@ class Report(NamedTuple):
 
     def numbers(self) -> dict[str, float]:
         """All fields as Python floats, in one copy from the device."""
-        return dict(zip(self._fields, torch.stack([field.double() for field in self]).tolist(), strict=True))
+        values = torch.stack([field.to(self.alignment.dtype) for field in self]).tolist()
+        return dict(zip(self._fields, values, strict=True))
 
 
 class Guidance:
@@ -192,7 +212,8 @@ class Guidance:
             keeps it in eval mode everywhere, whatever `model.train()` says: advised for pretrained networks.
         head: the linear layer that makes the logits, where it is not found by itself.
         scaler: the GradScaler of an fp16 run.
-        autocast: dtype in which the pair batch runs through the model, e.g. torch.bfloat16.
+        autocast: dtype in which the pair batch runs through the model, e.g. torch.bfloat16; None runs it as the
+            surrounding code would.
         distance: "rationale" (the method), "features" or "logits" (for studies).
         strict: compare `δ > τ` in place of `δ ≥ τ`.
         jitter: ours: noise on rationales in the uniformity term, as a share of the margin, so that rationales that
@@ -227,7 +248,8 @@ class Guidance:
         _check("batch_norm", batch_norm, batch_norm in ("train", "eval"), '"train" or "eval"')
         _check("distance", distance, distance in _EMBEDDINGS, '"rationale", "features" or "logits"')
         _check("jitter", jitter, 0 <= jitter < math.inf, "a number, at least 0")
-        if inspect.signature(optimizer.step).parameters["closure"].default is inspect.Parameter.empty:
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
             raise ValueError(
                 f"{type(optimizer).__name__}.step needs a closure, which it may call several times; guidance makes "
                 f"two plain updates an iteration. Use an optimizer that steps without one, e.g. Adam or SGD."
@@ -301,10 +323,7 @@ class Guidance:
         if not loss.requires_grad:
             raise RuntimeError("task_loss returned a loss without a graph; compute it with gradients enabled")
         self._scaled(loss).backward()  # type: ignore[no-untyped-call]
-        if pairs is None:
-            self._update()
-            return Report(loss.detach(), *loss.new_full((5,), math.nan), *loss.new_tensor([1.0, 0, 0, 0]))
-        report = self.rescale(self.correction, loss.detach())
+        report = _plain(loss.detach()) if pairs is None else self.rescale(self.correction, loss.detach())
         self._update()
         self.optimizer.zero_grad()
         return report
@@ -350,16 +369,18 @@ class Guidance:
         torch._foreach_mul_(gradients, outcome.scale)
         self._count_non_finite(norm)
         loss = torch.full_like(norm, math.nan) if task_loss is None else task_loss
-        return Report(loss, *correction.values.clone(), norm, *outcome)
+        return Report._make([loss, *correction.values.clone(), norm, *outcome])
 
-    def _correct(self, pairs: Pairs) -> None:
-        """Lines 1 to 10 of Algorithm 1; nothing here asks the device for a value."""
+    def terms(self, pairs: Pairs) -> Terms:
+        """Lines 1 to 8 of Algorithm 1: run a batch of pairs through the model and compare its rationales.
+
+        The losses carry their graph, for those who want to weigh them in another way; `correct` is the method.
+        """
         n = len(pairs)
-        head = self.tap.head
         with self._pair_mode(), self.tap.listen(), self._autocast(pairs.first.device):
             self.model(torch.cat([pairs.first, pairs.second]))  # one forward, so both members share statistics
         features, logits = self.tap.take()  # (2n, D), (2n, K)
-        embedded = _EMBEDDINGS[self.distance](features, logits, cast(Tensor, head.weight))
+        embedded = _EMBEDDINGS[self.distance](features, logits, self.tap.head.weight)
         first, second = embedded[:n], embedded[n:]
         different = pairs.label[:, None] != pairs.label  # (n, n)
         members = torch.stack([first, second])  # (2, n, D)
@@ -371,22 +392,24 @@ class Guidance:
         align = rationales.alignment(first, second)
         uniform = rationales.uniformity(distances, different, self._margin_or_zero())
         disagree = rationales.disagreement(logits[:n].detach(), logits[n:].detach())
+        self._watch_collapse(align.detach(), uniform.detach(), different, first.detach())
+        return Terms(align, uniform, disagree)
 
+    def _correct(self, pairs: Pairs) -> None:
+        """Lines 1 to 10 of Algorithm 1; nothing here asks the device for a value."""
+        terms = self.terms(pairs)
         parameters = self.parameters()
-        gradients = self._gradients(align + uniform, parameters)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            # a parameter that L_C does not touch (the head's bias) takes this update with a zero gradient, never None
-            parameter.grad = torch.zeros_like(parameter) if gradient is None else gradient
+        gradients = self._gradients(terms.alignment + terms.uniformity, parameters)
+        _set_gradients(parameters, gradients)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         norm = _global_norm([cast(Tensor, parameter.grad) for parameter in parameters])
         self._update()
         self.optimizer.zero_grad()
-
-        fresh = torch.stack([align.detach(), uniform.detach(), disagree, norm]).to(self._values.dtype)
+        torch.clear_autocast_cache()  # inside the caller's autocast the task batch would meet the weights of before
+        fresh = torch.stack([*(term.detach() for term in terms), norm]).to(self._values.dtype)
         self._values.copy_(torch.where(torch.isfinite(norm), fresh, self._values))
         self._count_non_finite(norm)
-        self._watch_collapse(align.detach(), uniform.detach(), different, first.detach())
 
     def _gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         if not loss.requires_grad:
@@ -475,8 +498,8 @@ class Guidance:
             for module, mode in zip(self._others, modes, strict=True):
                 module.training = mode
 
-    def _autocast(self, device: torch.device) -> torch.autocast:
-        return torch.autocast(device.type, dtype=self.autocast, enabled=self.autocast is not None)
+    def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
+        return nullcontext() if self.autocast is None else torch.autocast(device.type, dtype=self.autocast)
 
     def _scaled(self, loss: Tensor) -> Tensor:
         return loss if self.scaler is None else self.scaler.scale(loss)
@@ -489,7 +512,7 @@ class Guidance:
             self.scaler.update()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on exactly, inside a cycle of `every` included."""
+        """Everything needed to go on exactly, inside a cycle of `every` included; a `generator` is the caller's."""
         return {"iteration": self.iteration} | {name: getattr(self, name).clone() for name in _STATE}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -510,11 +533,36 @@ _EMBEDDINGS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
+def _set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Leave `gradients` in `.grad` as a backward pass would have: each in its parameter's layout and in its own memory.
+
+    Fused optimizers read a gradient by its parameter's strides and a GradScaler divides in place, while
+    `autograd.grad` returns what it has: another layout, or one tensor for two parameters. A parameter that the loss
+    does not touch (the head's bias) gets a zero gradient and not None, so that momentum and weight decay act on it.
+    """
+    taken: set[int] = set()
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            parameter.grad = torch.zeros_like(parameter)
+            continue
+        memory = gradient.untyped_storage()._cdata
+        usable = gradient.stride() == parameter.stride() and memory not in taken
+        parameter.grad = gradient if usable else torch.empty_like(parameter).copy_(gradient)
+        taken.add(memory)
+
+
+def _plain(loss: Tensor) -> Report:
+    """The report of a step without pairs: the task gradient as it is, the rest unknown."""
+    unknown, no = loss.new_full((5,), math.nan), loss.new_zeros(3, dtype=torch.bool)
+    return Report._make([loss, *unknown, loss.new_ones(()), *no])
+
+
 def _global_norm(tensors: Sequence[Tensor]) -> Tensor:
     """L2 norm over all entries of all tensors, in single precision or better."""
     wide = torch.float64 if tensors[0].dtype == torch.float64 else torch.float32
     norms = torch._foreach_norm(list(tensors), 2.0, dtype=wide)
-    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+    total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+    return total
 
 
 def _parse_margin(margin: float | str) -> tuple[float, bool]:

@@ -20,9 +20,11 @@ Differs from the paper: in nothing but the way the distances are computed. This 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,8 +64,9 @@ def find_head(model: nn.Module) -> nn.Linear:
     bare = unwrap(model)
     candidates: list[tuple[str, object]] = [("the model itself", bare)]
     if callable(get_classifier := getattr(bare, "get_classifier", None)):
-        candidates.append(("get_classifier()", get_classifier()))
-    candidates += [(name, getattr(bare, name)) for name in _HEAD_NAMES if hasattr(bare, name)]
+        candidates.append(("get_classifier()", get_classifier()))  # its word is final: it may say "two heads"
+    else:
+        candidates += [(name, getattr(bare, name)) for name in _HEAD_NAMES if hasattr(bare, name)]
     for _, candidate in candidates:
         if (head := _last_linear(candidate)) is not None:
             return head
@@ -90,8 +93,7 @@ def _last_linear(module: object) -> nn.Linear | None:
     if isinstance(module, nn.Linear):
         return module
     if isinstance(module, nn.Sequential) and len(module):
-        *_, last = module.children()
-        return _last_linear(last)
+        return _last_linear(module[-1])
     return None
 
 
@@ -158,7 +160,8 @@ def scaled_features(features: Tensor, weight: Tensor) -> Tensor:
         features: z, of shape (B, D).
         weight: the head's W, of shape (K, D). Gradients reach it through s.
     """
-    return full_precision(features) * torch.linalg.vector_norm(full_precision(weight), dim=0)  # (B, D)
+    scale: Tensor = torch.linalg.vector_norm(full_precision(weight), dim=0)  # (D,)
+    return full_precision(features) * scale  # (B, D)
 
 
 def alignment(first: Tensor, second: Tensor) -> Tensor:
@@ -168,7 +171,8 @@ def alignment(first: Tensor, second: Tensor) -> Tensor:
         first: scaled features of the first members, (n, D).
         second: those of the second members, (n, D).
     """
-    return torch.linalg.vector_norm(first - second, dim=1).mean()
+    distances: Tensor = torch.linalg.vector_norm(first - second, dim=1)  # (n,)
+    return distances.mean()
 
 
 def pairwise_distances(embedded: Tensor) -> Tensor:
@@ -198,8 +202,11 @@ def predicted_class(logits: Tensor) -> Tensor:
 
 
 def disagreement(first_logits: Tensor, second_logits: Tensor) -> Tensor:
-    """`δ`, the share of pairs whose two members are classified differently."""
-    return (predicted_class(first_logits) != predicted_class(second_logits)).float().mean()
+    """`δ`, the share of pairs whose two members are classified differently, rounded as `7 / 10` is."""
+    differ = predicted_class(first_logits) != predicted_class(second_logits)  # (n,)
+    count = differ.sum(dtype=full_precision(first_logits).dtype)
+    # by a tensor: CUDA divides by a number as it multiplies by its reciprocal, and then 7/10 can miss a τ of 0.7
+    return count / torch.full_like(count, len(differ))
 
 
 def rationale(model: nn.Module, images: Tensor, *, head: nn.Linear | None = None) -> Tensor:
@@ -215,10 +222,19 @@ def rationale(model: nn.Module, images: Tensor, *, head: nn.Linear | None = None
         features, _ = tap.take()
     finally:
         tap.remove()
-    weight = cast(Tensor, tap.head.weight)
-    return full_precision(features).unsqueeze(2) * full_precision(weight).T  # (B, D, 1) * (D, K) -> (B, D, K)
+    return full_precision(features).unsqueeze(2) * full_precision(tap.head.weight).T  # (B, D, 1) * (D, K) -> (B, D, K)
 
 
 def full_precision(x: Tensor) -> Tensor:
     """`x` in at least single precision."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+class _CallableModule(ModuleType):
+    """Lets `ipg.rationale` be this module and the function of the same name, whichever was imported first."""
+
+    def __call__(self, model: nn.Module, images: Tensor, *, head: nn.Linear | None = None) -> Tensor:
+        return rationale(model, images, head=head)
+
+
+sys.modules[__name__].__class__ = _CallableModule

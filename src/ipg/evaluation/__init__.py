@@ -1,1 +1,1 @@
-"""evaluation"""
+"""How good and how robust a model is: by group, by pair, and which epoch to keep."""

@@ -1,1 +1,1 @@
-"""training"""
+"""The one training loop, and what makes it resumable."""

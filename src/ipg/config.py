@@ -1,0 +1,259 @@
+"""What a run is made of: one frozen, flat configuration. The string under a field is its help on the command line.
+
+Importing this module is cheap: no torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+__all__ = ["CHOICES", "PANELS", "ConfigError", "RunConfig", "field_help", "load_config"]
+
+
+class ConfigError(ValueError):
+    """One or more mistakes in a configuration, all named in the message."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that decides the outcome of one training run."""
+
+    data: str = "colored_fashion"
+    """Data set: colored_fashion (embedded), colored_mnist, … (`ipg data list` shows all)."""
+    data_path: str | None = None
+    """Where its files are, for data sets that are not embedded: for ColoredMNIST a folder of idx files or an npz."""
+    size: int | None = None
+    """Side of the images in pixels; the data set's own where not given."""
+
+    model: str | None = None
+    """Network: mnist_cnn or small_cnn; the one that suits the data where not given."""
+
+    method: str = "ipg"
+    """Training method: erm, oracle, ipg, joint or continuous (`ipg methods` describes them)."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """An option of the method's own, as NAME=VALUE; may be given several times (`ipg methods NAME` lists them)."""
+
+    epochs: int = 6
+    """Passes over the training images."""
+    batch: int = 128
+    """Task images an iteration."""
+    learning_rate: float = 3e-3
+    """Peak learning rate."""
+    schedule: str = "cosine"
+    """constant, or cosine decay to zero."""
+    warmup: int = 0
+    """Iterations of linear warm-up; a few hundred help where first corrections are large."""
+    optimizer: str = "adam"
+    """adam, adamw or sgd (momentum 0.9)."""
+    weight_decay: float = 0.0
+    """Weight decay. Guided methods make two updates an iteration, so it acts twice."""
+    class_weighted: bool = True
+    """Weight the cross-entropy by the inverse frequency of the classes."""
+
+    pairs: int = 40
+    """Training pairs, balanced over the groups that exist. A few dozen often suffice."""
+    pair_builder: str = "recolored"
+    """How pairs are made: recolored (the same image in the other colour), random or closest (two images alike)."""
+    pair_batch: int = 32
+    """Pairs a correction."""
+    held_out_pairs: int = 200
+    """Pairs made from validation images, to measure disagreement on; never trained on."""
+    alpha: float = 0.1
+    """Length of the task gradient as a share of the correction's. Raise it only when the task signal is weak."""
+    tau: float = 0.0
+    """Share of disagreeing pairs from which the condition is violated. Raise it only when pairs may mislead."""
+    margin: str = "0.5x"
+    """Distance kept between classes: a number as in the paper, or 0.5x for half the first mean distance."""
+    every: int = 4
+    """Correct at each k-th iteration; 1 is the paper. Keep every * alpha below 1."""
+    floor: float = 1e-3
+    """The paper's epsilon: least length the task gradient is clipped to when the condition is met."""
+    batch_norm: str = "train"
+    """BatchNorm statistics: train (updated by both batches) or eval (kept; advised for pretrained networks)."""
+    distance: str = "rationale"
+    """What pairs are compared in: rationale (the method), features or logits."""
+    strict: bool = False
+    """Count the condition as violated when disagreement > tau instead of >= tau."""
+    jitter: float = 0.0
+    """Ours: noise in the uniformity term, as a share of the margin, that frees collapsed rationales."""
+
+    selection: str = "last"
+    """Epoch to keep: last, training_environments, worst_group (needs group labels) or pairs (needs none)."""
+    seed: int = 0
+    """Seed of everything random."""
+    device: str = "auto"
+    """auto, cpu, cuda or mps."""
+    precision: str = "fp32"
+    """fp32, tf32 (fp32 with TF32 matrix products) or bf16 (autocast)."""
+    deterministic: bool = False
+    """On a GPU: only deterministic kernels, so that a resumed run ends with the same bits."""
+
+    def __post_init__(self) -> None:
+        if problems := list(self._problems()):
+            raise ConfigError(problems)
+
+    def _problems(self) -> Any:
+        for name, allowed in CHOICES.items():
+            if (value := getattr(self, name)) not in allowed:
+                yield f"{name}={value!r}: expected one of {', '.join(allowed)}"
+        for name, (test, expected) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and test(value)):
+                yield f"{name}={value!r}: expected {expected}"
+        number = self.margin.strip().removesuffix("x")
+        try:
+            good = 0 <= float(number) < math.inf
+        except ValueError:
+            good = False
+        if not good:
+            yield f'margin={self.margin!r}: expected a number, at least 0, or a multiple such as "0.5x"'
+
+    def flat(self) -> dict[str, Any]:
+        """All fields as one level of plain values, the method's own options among them: for result rows."""
+        values = asdict(self)
+        options = values.pop("options")
+        return values | options
+
+    def with_changes(self, **changes: Any) -> RunConfig:
+        """The same configuration with some fields changed."""
+        return replace(self, **changes)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], *, base: RunConfig | None = None) -> RunConfig:
+        """Build from plain values (a TOML file, flags), over `base` where it is given; all mistakes at once."""
+        problems: list[str] = []
+        types = get_type_hints(cls)
+        accepted: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in types:
+                near = difflib.get_close_matches(name, types, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                problems.append(f"unknown key {name!r}{hint}")
+                continue
+            try:
+                accepted[name] = _coerce(value, types[name])
+            except ValueError as error:
+                problems.append(f"{name}={value!r}: {error}")
+        try:
+            config = replace(base or cls(), **accepted)
+        except ConfigError as error:
+            problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+        return config
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "schedule": ("constant", "cosine"),
+    "optimizer": ("adam", "adamw", "sgd"),
+    "batch_norm": ("train", "eval"),
+    "distance": ("rationale", "features", "logits"),
+    "selection": ("last", "training_environments", "worst_group", "pairs"),
+    "device": ("auto", "cpu", "cuda", "mps"),
+    "precision": ("fp32", "tf32", "bf16"),
+}
+"""Fields with a fixed set of values."""
+
+_RANGES: dict[str, tuple[Any, str]] = {
+    "size": (lambda v: v >= 1, "at least 1 pixel"),
+    "epochs": (lambda v: v >= 1, "at least 1"),
+    "batch": (lambda v: v >= 1, "at least 1"),
+    "learning_rate": (lambda v: v > 0, "a positive number"),
+    "warmup": (lambda v: v >= 0, "at least 0 iterations"),
+    "weight_decay": (lambda v: v >= 0, "at least 0"),
+    "pairs": (lambda v: v >= 0, "at least 0"),
+    "pair_batch": (lambda v: v >= 1, "at least 1"),
+    "held_out_pairs": (lambda v: v >= 0, "at least 0"),
+    "alpha": (lambda v: 0 <= v < 1, "0 <= alpha < 1"),
+    "tau": (lambda v: 0 <= v <= 1, "0 <= tau <= 1, a share of the pairs"),
+    "every": (lambda v: v >= 1, "at least 1 iteration"),
+    "floor": (lambda v: v > 0, "a positive number"),
+    "jitter": (lambda v: v >= 0, "at least 0"),
+    "seed": (lambda v: v >= 0, "at least 0"),
+}
+
+PANELS: dict[str, tuple[str, ...]] = {
+    "Data and model": ("data", "data_path", "size", "model"),
+    "Method": ("method", "options"),
+    "Pairs and guidance": (
+        "pairs", "pair_builder", "pair_batch", "held_out_pairs", "alpha", "tau", "margin", "every", "floor",
+        "batch_norm", "distance", "strict", "jitter",
+    ),
+    "Training": (
+        "epochs", "batch", "learning_rate", "schedule", "warmup", "optimizer", "weight_decay", "class_weighted",
+        "selection", "seed",
+    ),
+    "Machine": ("device", "precision", "deterministic"),
+}  # fmt: skip
+"""The fields in the groups that `--help` shows them in."""
+
+
+def _coerce(value: Any, kind: Any) -> Any:
+    """`value` as `kind`, from TOML or a flag; ValueError where it is something else."""
+    options = get_args(kind)
+    if type(None) in options:
+        return None if value is None else _coerce(value, next(option for option in options if option is not type(None)))
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() in ("true", "false"):
+            return str(value).lower() == "true"
+        raise ValueError("expected true or false")
+    if kind is int:
+        if isinstance(value, bool) or float(value) != int(float(value)):
+            raise ValueError("expected a whole number")
+        return int(value)
+    if kind is float:
+        if isinstance(value, bool):
+            raise ValueError("expected a number")
+        return float(value)
+    if kind is str:
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            raise ValueError("expected text")
+        return str(value)
+    if not isinstance(value, Mapping):
+        raise ValueError("expected a table of names and values")
+    return dict(value)
+
+
+def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    """Read a configuration from a TOML file; `overrides` win over it."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError([f"there is no configuration file {path}"]) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path} is not valid TOML: {error}"]) from None
+    try:
+        return RunConfig.from_mapping(values | dict(overrides or {}))
+    except ConfigError as error:
+        raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
+
+
+@cache
+def field_help() -> dict[str, str]:
+    """Help of every field of `RunConfig`: the string under it."""
+    module = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    body = next(node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == "RunConfig")
+    found: dict[str, str] = {}
+    for statement, following in zip(body, body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            text = following.value if isinstance(following, ast.Expr) else None
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                found[statement.target.id] = " ".join(text.value.split())
+    missing = {f.name for f in fields(RunConfig)} - set(found)
+    if missing:
+        raise RuntimeError(f"fields without help: {sorted(missing)}")
+    return found

@@ -1,0 +1,25 @@
+"""Continuous Correction, an ablation of the paper: the invariance condition is never met, τ = 0 with δ ≥ τ.
+
+Where IPG's own τ is 0, as on ColoredMNIST and Waterbirds-100, the two are one algorithm.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ipg.guidance import Guidance
+from ipg.methods.base import Setup
+from ipg.methods.ipg import Ipg, build_guidance
+
+__all__ = ["Continuous"]
+
+
+class Continuous(Ipg):
+    """IPG that always rescales."""
+
+    name: ClassVar[str] = "continuous"
+    summary: ClassVar[str] = "IPG with the condition never met (tau 0): an ablation of the paper."
+
+    def build_guide(self, setup: Setup) -> Guidance:
+        """IPG's guidance with τ = 0 and `>=`."""
+        return build_guidance(setup, tau=0.0, strict=False)

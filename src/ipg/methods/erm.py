@@ -1,0 +1,33 @@
+"""Empirical risk minimisation: plain training.
+
+    L = 1/Σw Σ_i w_{y_i} · CE(f(x_i), y_i),    w_c = N / (K N_c) with --class-weighted, 1 without
+
+Vapnik, "Principles of Risk Minimization for Learning Theory", 1991; the class weights are the paper's, section C.1.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from ipg.data.batches import Batch
+from ipg.methods.base import Method
+
+__all__ = ["Erm"]
+
+
+class Erm(Method):
+    """Plain training, without guidance."""
+
+    name: ClassVar[str] = "erm"
+    summary: ClassVar[str] = "Plain training: cross-entropy, weighted by class unless told otherwise."
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        """One gradient step on the task loss."""
+        optimizer = self.setup.optimizer
+        optimizer.zero_grad()
+        loss = self.setup.task_loss(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return {"task_loss": loss.detach()}

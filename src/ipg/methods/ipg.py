@@ -1,0 +1,82 @@
+"""Invariance Pair Guidance under the one loop; the method itself is `ipg.guidance`.
+
+Surner, Khelil and Bothmann, "Invariance Pair Guidance: Robustness to Spurious Correlations via Corrective
+Gradients", Machine Learning 2026, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, cast
+
+from torch import Tensor
+
+from ipg.data.batches import Batch
+from ipg.guidance import Guidance
+from ipg.methods.base import Method, Need, Setup
+
+__all__ = ["Ipg", "build_guidance"]
+
+
+def build_guidance(setup: Setup, **changes: Any) -> Guidance:
+    """The `Guidance` that the run's configuration describes; `changes` win over it."""
+    config = setup.config
+    arguments: dict[str, Any] = {
+        "alpha": config.alpha,
+        "tau": config.tau,
+        "margin": config.margin,
+        "every": config.every,
+        "floor": config.floor,
+        "batch_norm": cast(Literal["train", "eval"], config.batch_norm),
+        "distance": config.distance,
+        "strict": config.strict,
+        "jitter": config.jitter,
+        "autocast": setup.autocast,
+    }
+    return Guidance(setup.model, setup.optimizer, **arguments | changes)
+
+
+class Ipg(Method):
+    """Two updates an iteration: a corrective one from pairs, then a task one rescaled against it."""
+
+    name: ClassVar[str] = "ipg"
+    summary: ClassVar[str] = "Invariance Pair Guidance: corrective updates from pairs, task updates rescaled by them."
+    needs: ClassVar[frozenset[Need]] = frozenset({"pairs"})
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.guide = self.build_guide(setup)
+
+    def build_guide(self, setup: Setup) -> Guidance:
+        """The guidance of this method."""
+        return build_guidance(setup)
+
+    @property
+    def due(self) -> bool:
+        """Whether the next step corrects."""
+        return self.guide.due
+
+    @property
+    def iteration(self) -> int:
+        """The guide's count of iterations."""
+        return self.guide.iteration
+
+    @iteration.setter
+    def iteration(self, value: int) -> None:
+        self.guide.iteration = value
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        """One iteration of Algorithm 1."""
+        report = self.guide.step(lambda: self.setup.task_loss(batch), self.setup.pairs)
+        return report._asdict()
+
+    def check(self) -> None:
+        """Raise on a collapse or a non-finite gradient."""
+        self.guide.check()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The guide's state."""
+        return self.guide.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self.guide.load_state_dict(state)

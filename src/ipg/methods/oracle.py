@@ -1,0 +1,27 @@
+"""The grayscale oracle: plain training on images without colour, the most that colour-blind learning can reach.
+
+Arjovsky et al., "Invariant Risk Minimization", 2019: the two colour channels are summed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from ipg.data.grayscale import gray
+from ipg.methods.erm import Erm
+
+__all__ = ["Oracle"]
+
+
+class Oracle(Erm):
+    """Plain training without the shortcut: possible only where it can be taken out of every image."""
+
+    name: ClassVar[str] = "oracle"
+    summary: ClassVar[str] = "Plain training on grayscale images: what is possible without the colour."
+
+    @staticmethod
+    def transform(images: Tensor) -> Tensor:
+        """All colour taken out."""
+        return gray(images)

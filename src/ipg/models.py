@@ -1,0 +1,45 @@
+"""Networks by name: the convolutional network of the ColoredMNIST benchmark and a small sister for laptops.
+
+`mnist_cnn` is DomainBed's MNIST_CNN (Gulrajani and Lopez-Paz, "In Search of Lost Domain Generalization", ICLR 2021):
+four 3×3 convolutions, each followed by ReLU and then GroupNorm, global average pooling, a linear head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+__all__ = ["MODELS", "ConvNet", "build_model"]
+
+
+class ConvNet(nn.Module):
+    """Convolution, ReLU, GroupNorm, as often as there are widths; then the mean over positions and a linear head."""
+
+    def __init__(self, channels: int, classes: int, *, widths: Sequence[int], strides: Sequence[int]) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for (before, after), stride in zip(pairwise([channels, *widths]), strides, strict=True):
+            layers += [nn.Conv2d(before, after, 3, stride=stride, padding=1), nn.ReLU(), nn.GroupNorm(8, after)]
+        self.body = nn.Sequential(*layers)
+        self.head = nn.Linear(widths[-1], classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, K) of images (B, C, H, W)."""
+        logits: Tensor = self.head(self.body(images).mean(dim=(2, 3)))
+        return logits
+
+
+MODELS: dict[str, dict[str, Sequence[int]]] = {
+    "mnist_cnn": {"widths": (64, 128, 128, 128), "strides": (1, 2, 1, 1)},
+    "small_cnn": {"widths": (16, 32, 32, 32), "strides": (1, 2, 1, 2)},
+}
+"""Widths and strides of the networks that can be asked for by name."""
+
+
+def build_model(name: str, *, channels: int, classes: int) -> nn.Module:
+    """A freshly initialised network; its weights come from torch's default generator."""
+    if name not in MODELS:
+        raise ValueError(f"there is no model {name!r}; there are {', '.join(MODELS)}")
+    return ConvNet(channels, classes, **MODELS[name])

@@ -1,0 +1,78 @@
+"""Whole iterations as CUDA graphs: both updates, the optimizer and the gather of the batch in one launch.
+
+A graph is captured for each kind of step (with and without a correction) after a few real iterations of that kind;
+the two share one memory pool. The last, smaller batch of an epoch runs as written. A model or optimizer that cannot
+be captured falls back to running as written, and says so.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from ipg.data.batches import Batches
+from ipg.methods.base import Method
+from ipg.training.stepping import EagerStep, Means, PairFeed
+
+__all__ = ["CapturedStep"]
+
+WARM_UP = 3
+"""Real iterations of a kind before it is captured: they settle the optimizer's state and the libraries' workspaces."""
+
+
+class CapturedStep(EagerStep):
+    """Runs full batches from CUDA graphs."""
+
+    def __init__(self, method: Method, batches: Batches, feed: PairFeed | None, means: Means) -> None:
+        super().__init__(method, batches, feed, means)
+        device = batches.table.label.device
+        self._rows = torch.zeros(batches.batch_size, dtype=torch.int64, device=device)
+        self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+        self._seen = {False: 0, True: 0}
+        self._stream = torch.cuda.Stream(device)
+        self._possible = True
+
+    def __call__(self, rows: Tensor) -> None:
+        """One iteration, replayed where it can be."""
+        if not self._possible or len(rows) != len(self._rows):
+            super().__call__(rows)
+            return
+        self.draw()
+        self._rows.copy_(rows)
+        due, iteration = self.method.due, self.method.iteration
+        if due not in self._graphs:
+            if self._seen[due] < WARM_UP:
+                self._seen[due] += 1
+                self._aside()
+                return
+            self._capture(due)
+            self.method.iteration = iteration
+            if not self._possible:
+                self.step(self._rows)
+                return
+        self._graphs[due].replay()
+        self.method.iteration = iteration + 1
+
+    def _aside(self) -> None:
+        """A real iteration on the stream that the capture will use."""
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            self.step(self._rows)
+        current.wait_stream(self._stream)
+
+    def _capture(self, due: bool) -> None:
+        graph = torch.cuda.CUDAGraph()
+        pool = next(iter(self._graphs.values())).pool() if self._graphs else None
+        try:
+            with torch.cuda.graph(graph, pool=pool, stream=self._stream):
+                self.step(self._rows)
+        except RuntimeError as error:
+            self._possible = False
+            self._graphs.clear()
+            reason = str(error).strip().splitlines()[0]
+            warnings.warn(f"this step cannot be captured as a CUDA graph and runs as written: {reason}", stacklevel=3)
+        else:
+            self._graphs[due] = graph

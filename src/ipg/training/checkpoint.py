@@ -1,0 +1,75 @@
+"""A whole training state in one safetensors file: tensors as tensors, everything else as JSON in its header.
+
+No pickle: loading a checkpoint runs no code. Writing is atomic: a killed run leaves the last whole checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ipg.files import replacing
+
+__all__ = ["CheckpointError", "load_checkpoint", "save_checkpoint"]
+
+FORMAT = "ipg-checkpoint-1"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, cut, or something else."""
+
+
+def save_checkpoint(path: Path, state: Any) -> None:
+    """Write `state`, any nesting of dicts, lists and tuples of tensors and plain values."""
+    tensors: dict[str, Tensor] = {}
+    structure = _encode(state, tensors)
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata={"format": FORMAT, "structure": json.dumps(structure)})
+
+
+def load_checkpoint(path: Path, *, device: torch.device | str = "cpu") -> Any:
+    """Read what `save_checkpoint` wrote; tensors lie on `device`."""
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise CheckpointError(f"{path} is not a checkpoint of this program (format {metadata.get('format')!r})")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        return _decode(json.loads(metadata["structure"]), tensors)
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no checkpoint {path}") from None
+    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged and cannot be read ({error}); delete it to start again") from None
+
+
+def _encode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """`value` as JSON; tensors move to `tensors` and leave their name."""
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().clone().contiguous()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": [[key, _encode(item, tensors)] for key, item in value.items()]}  # keys keep their type
+    if isinstance(value, list | tuple):
+        return {type(value).__name__: [_encode(item, tensors) for item in value]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"a checkpoint cannot hold a {type(value).__name__}")
+
+
+def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: _decode(item, tensors) for key, item in content}
+    items = [_decode(item, tensors) for item in content]
+    return tuple(items) if kind == "tuple" else items

@@ -1,0 +1,97 @@
+"""The folder of a run: its configuration, its metrics by epoch, one checkpoint, its result, a `done` marker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from torch import Tensor
+
+from ipg.files import write_json, write_jsonl, write_text
+from ipg.training.checkpoint import load_checkpoint, save_checkpoint
+
+__all__ = ["FolderError", "RunFolder"]
+
+
+class FolderError(ValueError):
+    """A folder that does not belong to this run, or is in use."""
+
+
+class RunFolder:
+    """Files of one run. Everything in it is written whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config, self.metrics = path / "config.json", path / "metrics.jsonl"
+        self.checkpoint, self.model = path / "checkpoint.safetensors", path / "model.safetensors"
+        self.result, self.done = path / "result.json", path / "done"
+
+    @contextmanager
+    def claim(self, identity: Mapping[str, Any], origin: Mapping[str, Any]) -> Iterator[None]:
+        """Hold the folder for one run, made new or already of the same `identity` (configuration and data).
+
+        Raises:
+            FolderError: another process holds it, or it is the folder of another run.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / "lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise FolderError(f"{self.path} is in use by another process") from None
+        try:
+            self._admit(identity, origin)
+            yield
+        finally:
+            lock.release()
+
+    def _admit(self, identity: Mapping[str, Any], origin: Mapping[str, Any]) -> None:
+        if not self.config.exists():
+            strangers = [entry.name for entry in self.path.iterdir() if entry.name not in ("lock", "report.html")]
+            if strangers:
+                raise FolderError(f"{self.path} is not empty and not a run folder (it holds {strangers[0]}); name another")
+            write_json(self.config, {**identity, **origin})
+            return
+        old = read_json(self.config)
+        differing = [
+            f"{key} was {old.get(part, {}).get(key)!r} and is now {value!r}"
+            for part in identity
+            for key, value in identity[part].items()
+            if old.get(part, {}).get(key) != value
+        ]
+        if differing:
+            raise FolderError(
+                f"{self.path} holds another run: {'; '.join(differing)}. Name another folder, or delete this one."
+            )
+
+    def save(self, state: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the checkpoint, then the metrics it stands for."""
+        save_checkpoint(self.checkpoint, state)
+        write_jsonl(self.metrics, rows)
+
+    def load(self) -> Any | None:
+        """The last checkpoint, on the CPU; None where there is none yet."""
+        return load_checkpoint(self.checkpoint) if self.checkpoint.exists() else None
+
+    def finish(self, weights: dict[str, Tensor], result: Mapping[str, Any]) -> None:
+        """Write the kept weights and the result; the `done` marker comes last."""
+        save_checkpoint(self.model, weights)
+        write_json(self.result, result)
+        write_text(self.done, "")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; FolderError says what is wrong with it."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FolderError(f"there is no {path}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FolderError(f"{path} is damaged and cannot be read ({error})") from None
+    if not isinstance(value, dict):
+        raise FolderError(f"{path} is damaged: expected an object, got a {type(value).__name__}")
+    return value

@@ -1,0 +1,60 @@
+"""Who is told how a run goes. JSON lines are always written by the loop itself; these are the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ipg.config import RunConfig
+
+__all__ = ["Listener", "TensorBoard"]
+
+
+class Listener:
+    """Told of a run's progress; does nothing unless a subclass does."""
+
+    def started(self, config: RunConfig, *, step: int, total: int) -> None:
+        """A run begins, or goes on, at `step` of `total` iterations."""
+
+    def progress(self, step: int, values: Mapping[str, float]) -> None:
+        """Every half second or so: means of this epoch so far, and the learning rate."""
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        """An epoch has ended; `row` is its line in `metrics.jsonl`."""
+
+    def finished(self, result: Mapping[str, Any]) -> None:
+        """The run is done."""
+
+
+class TensorBoard(Listener):
+    """Writes the metrics of each epoch for TensorBoard (the extra `tensorboard`)."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ValueError(
+                "TensorBoard is not installed: pip install 'invariance-pair-guidance[tensorboard]'"
+            ) from None
+        self._writer = SummaryWriter(log_dir=str(folder))  # type: ignore[no-untyped-call]
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        """All numbers of the row, under names such as `test/worst_group`."""
+        for name, value in _numbers(row):
+            self._writer.add_scalar(name, value, row["step"])  # type: ignore[no-untyped-call]
+        self._writer.flush()  # type: ignore[no-untyped-call]
+
+    def finished(self, result: Mapping[str, Any]) -> None:
+        """Close the file."""
+        self._writer.close()  # type: ignore[no-untyped-call]
+
+
+def _numbers(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    found: list[tuple[str, float]] = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found += _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float):
+            found.append((f"{prefix}{name}", float(value)))
+    return found

@@ -1,0 +1,334 @@
+"""The one training loop: every method, every data set, resumable at every step.
+
+    for each epoch:
+        for each batch:        set the rate, draw pairs when due, let the method step
+        evaluate, keep the epoch if the selection rule says so, save
+
+The state after a step is a function of the configuration and the step alone: the order of an epoch comes from the
+seed, everything else that is random has its state in the checkpoint. So a killed run ends with the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ipg.config import RunConfig
+from ipg.data.batches import Batches
+from ipg.data.table import ImageTable
+from ipg.evaluation.groups import evaluate
+from ipg.evaluation.pairs import pair_disagreement
+from ipg.evaluation.selection import select
+from ipg.guidance import NonFiniteError
+from ipg.methods import Method, Setup, method_class
+from ipg.methods.base import option_defaults
+from ipg.pairs.pairset import PairSampler
+from ipg.seeds import derive_seed
+from ipg.training.capture import CapturedStep
+from ipg.training.device import autocast_dtype, numerics, resolve_device
+from ipg.training.folder import RunFolder, read_json
+from ipg.training.interrupt import Interrupted, StopRequest, stop_on_signals
+from ipg.training.listeners import Listener
+from ipg.training.materials import Materials
+from ipg.training.provenance import provenance
+from ipg.training.stepping import EagerStep, Means, PairFeed
+
+__all__ = ["Outcome", "learning_rate", "train"]
+
+LOOK_SECONDS = 0.5
+"""How often the device is asked how it goes."""
+SAVE_SECONDS = 60.0
+"""How often a checkpoint is written inside an epoch; one is written at the end of each anyway."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run."""
+
+    model: nn.Module
+    """The network with the weights of the kept epoch."""
+    rows: Sequence[dict[str, Any]]
+    """A row an epoch, as in `metrics.jsonl`."""
+    result: dict[str, Any]
+    """What `result.json` holds."""
+
+
+def learning_rate(step: int, total: int, config: RunConfig) -> float:
+    """The rate of iteration `step` (from 0) of `total`: linear warm-up, then constant or a cosine to zero."""
+    if step < config.warmup:
+        return config.learning_rate * (step + 1) / config.warmup
+    if config.schedule == "constant":
+        return config.learning_rate
+    share = (step - config.warmup) / max(1, total - config.warmup)
+    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def train(
+    config: RunConfig,
+    materials: Materials,
+    *,
+    folder: Path | None = None,
+    listeners: Sequence[Listener] = (),
+    evaluate_on: Sequence[str] | None = None,
+) -> Outcome:
+    """Train as `config` says on `materials`.
+
+    Args:
+        config: what to do.
+        materials: data, pairs and network to do it with.
+        folder: where the run lives. A run found there goes on where it stopped; a finished one is read back.
+        listeners: who is told.
+        evaluate_on: splits to evaluate after each epoch; all but `train` where not given.
+
+    Raises:
+        Interrupted: Ctrl-C or SIGTERM; the state is saved.
+        NonFiniteError, CollapseError: training has gone wrong; the message names the remedies.
+    """
+    method_class(config.method)
+    device = resolve_device(config.device)
+    home = RunFolder(folder) if folder is not None else None
+    identity = {
+        "config": {key: value for key, value in config.flat().items() if key not in ("device", "data_path")},
+        "data": materials.fingerprints(),
+    }
+    with ExitStack() as stack:
+        if home is not None:
+            stack.enter_context(home.claim(identity, {"origin": provenance(device)}))
+        stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
+        stack.enter_context(numerics(config, device))
+        run = _Run(config, materials.to(device), device, home, listeners, evaluate_on)
+        if home is not None and home.done.exists():
+            return run.read_back(home)
+        request = stack.enter_context(stop_on_signals())
+        return run.go(request)
+
+
+@dataclass
+class _Progress:
+    """Where a run is; part of every checkpoint."""
+
+    step: int = 0
+    seconds: float = 0.0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    """Weights of the epoch that the selection rule keeps."""
+
+
+class _Run:
+    """The parts of a run, put together once."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        materials: Materials,
+        device: torch.device,
+        home: RunFolder | None,
+        listeners: Sequence[Listener],
+        evaluate_on: Sequence[str] | None,
+    ) -> None:
+        self.config, self.device, self.home, self.listeners = config, device, home, listeners
+        kind = method_class(config.method)
+        table = materials.table
+        train_table = table.part("train")
+        self.parts = {
+            split: table.part(split)
+            for split in table.splits
+            if split != "train" and (evaluate_on is None or split in evaluate_on)
+        }
+        self.pairs, self.held_out = materials.pairs, materials.held_out
+        self.autocast = autocast_dtype(config)
+        self.model = materials.model
+        self.optimizer = _optimizer(self.model, config, device)
+        self.batches = Batches(train_table, config.batch, seed=config.seed)
+        self.total = config.epochs * len(self.batches)
+        sampler = None
+        if "pairs" in kind.needs and self.pairs is not None and len(self.pairs):
+            sampler = PairSampler(self.pairs, config.pair_batch, seed=derive_seed(config.seed, "pair batches"))
+        feed = PairFeed(sampler) if sampler is not None else None
+        criterion = nn.CrossEntropyLoss(weight=_class_weights(train_table) if config.class_weighted else None)
+        setup = Setup(self.model, self.optimizer, criterion.to(device), config, feed, self.autocast)
+        self.method: Method = kind(setup)
+        self.sampler = sampler
+        self.means = Means()
+        stepper = CapturedStep if device.type == "cuda" else EagerStep
+        self.step: EagerStep = stepper(self.method, self.batches, feed, self.means)
+        self.progress = _Progress()
+        self._clock = self._last_look = self._last_save = time.perf_counter()
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def go(self, request: StopRequest) -> Outcome:
+        torch.manual_seed(derive_seed(self.config.seed, "training"))
+        self._restore()
+        for listener in self.listeners:
+            listener.started(self.config, step=self.progress.step, total=self.total)
+        self._clock = self._last_look = self._last_save = time.perf_counter()
+        self.model.train()
+        while self.progress.step < self.total:
+            epoch, start = divmod(self.progress.step, len(self.batches))
+            for rows in self.batches.rows(epoch, start=start):
+                _set_rate(self.optimizer, learning_rate(self.progress.step, self.total, self.config))
+                self.step(rows)
+                self.progress.step += 1
+                self._between_steps(request)
+            self._end_epoch(epoch + 1)
+        return self._finish()
+
+    def _between_steps(self, request: StopRequest) -> None:
+        now = time.perf_counter()
+        if now - self._last_look >= LOOK_SECONDS:
+            self._last_look = now
+            self._look()
+        if self.progress.step % len(self.batches) == 0:
+            return  # the epoch's own checkpoint follows at once
+        if request.made or now - self._last_save >= SAVE_SECONDS:
+            self._save()
+        if request.made:
+            raise Interrupted(f"stopped after {self.progress.step} of {self.total} iterations")
+
+    def _look(self) -> dict[str, float]:
+        """Ask the device how it goes, stop if it goes wrong, tell the listeners."""
+        means = self.means.numbers()
+        self.method.check()
+        if not math.isfinite(means.get("task_loss", 0.0)):
+            raise NonFiniteError(
+                f"the loss is NaN or infinite by iteration {self.progress.step}. Likely causes: a NaN in the images, "
+                f"or a learning rate that is too high ({self.config.learning_rate:g})."
+            )
+        rate = learning_rate(self.progress.step - 1, self.total, self.config)
+        for listener in self.listeners:
+            listener.progress(self.progress.step, means | {"learning_rate": rate})
+        return means
+
+    def _end_epoch(self, epoch: int) -> None:
+        means = self._look()
+        row: dict[str, Any] = {"epoch": epoch, "step": self.progress.step, "seconds": None}
+        row["learning_rate"] = learning_rate(self.progress.step - 1, self.total, self.config)
+        row["train"] = means
+        row |= {split: evaluate(self.model, part, autocast=self.autocast) for split, part in self.parts.items()}
+        row["pair_disagreement"] = pair_disagreement(self.model, self.held_out, autocast=self.autocast)
+        trained_on = self.pairs if self.sampler is not None else None
+        row["train_pair_disagreement"] = pair_disagreement(self.model, trained_on, autocast=self.autocast)
+        self._tick()
+        row["seconds"] = round(self.progress.seconds, 3)
+        self.progress.rows.append(row)
+        if select(self.config.selection, self.progress.rows) == len(self.progress.rows) - 1:
+            self.progress.kept = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        self.means.reset()
+        self._save()
+        for listener in self.listeners:
+            listener.epoch(row)
+
+    def _finish(self) -> Outcome:
+        self.model.load_state_dict(self.progress.kept)
+        self.model.eval()
+        result = self._result()
+        if self.home is not None:
+            self.home.finish(self.progress.kept, result)
+        for listener in self.listeners:
+            listener.finished(result)
+        return Outcome(self.model, self.progress.rows, result)
+
+    def _result(self) -> dict[str, Any]:
+        rows = self.progress.rows
+        kept, final = rows[select(self.config.selection, rows)], rows[-1]
+
+        def summary(row: dict[str, Any]) -> dict[str, Any]:
+            test = row.get("test") or {}
+            return {**test, "pair_disagreement": row["pair_disagreement"]}
+
+        options = option_defaults(type(self.method))
+        return {
+            "config": self.config.flat() | options | dict(self.config.options),
+            "selection": self.config.selection,
+            "selected_epoch": kept["epoch"],
+            "metrics": summary(kept),
+            "last_metrics": summary(final),
+            "seconds": round(self.progress.seconds, 3),
+            **provenance(self.device),
+        }
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Add the time since the last tick to the run's own."""
+        now = time.perf_counter()
+        self.progress.seconds += now - self._clock
+        self._clock = now
+
+    def _save(self) -> None:
+        self._last_save = time.perf_counter()
+        if self.home is None:
+            return
+        self._tick()
+        state = {
+            "progress": vars(self.progress),
+            "model": dict(self.model.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "method": self.method.state_dict(),
+            "sampler": self.sampler.state_dict() if self.sampler is not None else None,
+            "means": self.means.state_dict(),
+            "random": self._random_state(),
+        }
+        self.home.save(state, self.progress.rows)
+
+    def _restore(self) -> None:
+        state = self.home.load() if self.home is not None else None
+        if state is None:
+            return
+        self.progress = _Progress(**state["progress"])
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.method.load_state_dict(state["method"])
+        if self.sampler is not None:
+            self.sampler.load_state_dict(state["sampler"])
+        self.means.load_state_dict({name: total.to(self.device) for name, total in state["means"].items()})
+        torch.set_rng_state(state["random"]["cpu"])
+        if self.device.type == "cuda" and "cuda" in state["random"]:
+            torch.cuda.set_rng_state(state["random"]["cuda"], self.device)
+
+    def _random_state(self) -> dict[str, Tensor]:
+        states = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self.device)
+        return states
+
+    def read_back(self, home: RunFolder) -> Outcome:
+        """The outcome of a run that is done already."""
+        self._restore()
+        self.model.load_state_dict(self.progress.kept)
+        self.model.eval()
+        return Outcome(self.model, self.progress.rows, read_json(home.result))
+
+
+def _optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> torch.optim.Optimizer:
+    """The optimizer of a run; on a GPU in the form that can be captured, its rate a tensor there."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    cuda = device.type == "cuda"
+    rate: Any = torch.tensor(config.learning_rate, device=device) if cuda else config.learning_rate
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=config.weight_decay)
+    kind: Callable[..., torch.optim.Optimizer] = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=rate, weight_decay=config.weight_decay, fused=device.type != "mps", capturable=cuda)
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)  # in place: captured graphs read it there
+        else:
+            group["lr"] = rate
+
+
+def _class_weights(table: ImageTable) -> Tensor:
+    """w_c = N / (K N_c), (K,); 0 for a class without images, which no term of the loss ever uses."""
+    counts = torch.bincount(table.label, minlength=table.num_classes).float()
+    return torch.where(counts > 0, counts.sum() / (len(counts) * counts.clamp_min(1)), 0.0)

@@ -1,0 +1,152 @@
+"""What a run works on, made from names or given as objects: the data, the pairs, the network."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ipg.config import RunConfig
+from ipg.data.load import load
+from ipg.data.table import ImageTable
+from ipg.methods import method_class
+from ipg.models import build_model
+from ipg.pairs.build import build
+from ipg.pairs.pairset import PairSet
+from ipg.rationale import HeadTap, find_head
+from ipg.seeds import derive_seed
+
+__all__ = ["Materials", "features", "gather"]
+
+
+@dataclass(frozen=True)
+class Materials:
+    """Data, pairs and network of a run, as the method is to see them."""
+
+    table: ImageTable
+    model: nn.Module
+    pairs: PairSet | None = None
+    """Pairs of training images, which guide."""
+    held_out: PairSet | None = None
+    """Pairs of validation images, which measure."""
+
+    def __post_init__(self) -> None:
+        for name, pairs, split in (("pairs", self.pairs, "train"), ("held_out", self.held_out, "validation")):
+            if pairs is None:
+                continue
+            if pairs.split != split:
+                raise ValueError(f"{name} must come from the {split} split, these are from {pairs.split!r}")
+            if pairs.first.shape[1:] != self.table.images.shape[1:]:
+                raise ValueError(
+                    f"{name} hold images of shape {tuple(pairs.first.shape[1:])}, "
+                    f"the data images of shape {tuple(self.table.images.shape[1:])}"
+                )
+            if len(pairs) and not 0 <= int(pairs.label.min()) <= int(pairs.label.max()) < self.table.num_classes:
+                raise ValueError(
+                    f"{name} have labels {int(pairs.label.min())}…{int(pairs.label.max())}, "
+                    f"the data 0…{self.table.num_classes - 1}"
+                )
+
+    def to(self, device: torch.device) -> Materials:
+        """Everything on `device`; the network is moved in place."""
+        return Materials(
+            self.table.to(device),
+            self.model.to(device),
+            self.pairs.to(device) if self.pairs is not None else None,
+            self.held_out.to(device) if self.held_out is not None else None,
+        )
+
+    def transformed(self, transform: Callable[[Tensor], Tensor]) -> Materials:
+        """The same with every image passed through `transform`."""
+
+        def change(pairs: PairSet | None) -> PairSet | None:
+            if pairs is None:
+                return None
+            return replace(pairs, first=transform(pairs.first), second=transform(pairs.second))
+
+        table = replace(self.table, images=transform(self.table.images))
+        return replace(self, table=table, pairs=change(self.pairs), held_out=change(self.held_out))
+
+    def fingerprints(self) -> dict[str, str | None]:
+        """Digests of the content, so that a run notices when its data has changed."""
+        table = self.table
+        return {
+            "table": _digest(table.images, table.label, table.attribute, table.split, table.environment),
+            "pairs": _pairs_digest(self.pairs),
+            "held_out_pairs": _pairs_digest(self.held_out),
+        }
+
+
+def gather(config: RunConfig, *, table: ImageTable | None = None) -> Materials:
+    """Load the data, build the pairs and make the network that `config` names."""
+    kind = method_class(config.method)
+    if table is None:
+        table = load(config.data, path=config.data_path, size=config.size, seed=config.seed)
+    pairs = held_out = None
+    known: Tensor | None = None
+    if config.pair_builder == "closest" and (config.pairs or config.held_out_pairs):
+        known = oracle_features(config, table)
+
+    def make(count: int, split: str) -> PairSet | None:
+        if count == 0 or split not in table.splits:
+            return None
+        seed = derive_seed(config.seed, "pairs", split)
+        return build(config.pair_builder, table, count, split=split, seed=seed, features=known)
+
+    if "pairs" in kind.needs:
+        pairs = make(config.pairs, "train")
+    if len(table.indices("validation")):
+        held_out = make(config.held_out_pairs, "validation")
+    channels = kind.transform(table.images[:1]).shape[1]
+    torch.manual_seed(derive_seed(config.seed, "model"))
+    model = build_model(config.model or suited_model(table), channels=channels, classes=table.num_classes)
+    return Materials(table, model, pairs, held_out).transformed(kind.transform)
+
+
+def suited_model(table: ImageTable) -> str:
+    """The network for images of this size."""
+    return "small_cnn" if table.images.shape[-1] < 28 else "mnist_cnn"
+
+
+def oracle_features(config: RunConfig, table: ImageTable) -> Tensor:
+    """Features (N, D) of all images from a network trained on them without colour, as the paper's *closest* needs."""
+    from ipg.training.loop import train
+
+    plain = config.with_changes(method="oracle", options={}, pairs=0, held_out_pairs=0, pair_builder="recolored")
+    outcome = train(plain, gather(plain, table=table))
+    images = method_class("oracle").transform(table.images)
+    return features(outcome.model, images).cpu()
+
+
+def features(model: nn.Module, images: Tensor, *, batch: int = 1024) -> Tensor:
+    """What enters the head of `model` for each of the uint8 `images`, (N, D)."""
+    from ipg.evaluation.groups import evaluating
+
+    device = next(model.parameters()).device
+    tap = HeadTap(find_head(model))
+    found: list[Tensor] = []
+    try:
+        with evaluating(model):
+            for part in images.split(batch):
+                with tap.listen():
+                    model(part.to(device).float() / 255)
+                found.append(tap.take()[0])
+    finally:
+        tap.remove()
+    return torch.cat(found)
+
+
+def _digest(*columns: Tensor) -> str:
+    digest = hashlib.sha256()
+    for column in columns:
+        digest.update(repr((tuple(column.shape), column.dtype)).encode())
+        digest.update(memoryview(column.detach().cpu().contiguous().numpy()).cast("B"))
+    return digest.hexdigest()[:16]
+
+
+def _pairs_digest(pairs: PairSet | None) -> Any:
+    return None if pairs is None else _digest(pairs.first, pairs.second, pairs.label)

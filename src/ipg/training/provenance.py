@@ -1,0 +1,69 @@
+"""Where a number comes from: commit, versions, hardware, date."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+import torch
+
+import ipg
+
+__all__ = ["commit", "hardware", "provenance", "versions"]
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the source, with `-dirty` where files differ from it; from `IPG_COMMIT` where git is absent."""
+    if given := os.environ.get("IPG_COMMIT"):
+        return given
+    folder = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str:
+        run = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+        return run.stdout.strip()
+
+    try:
+        if not git("ls-files", "--", __file__):
+            return None  # installed somewhere inside another project's repository
+        dirty = git("status", "--porcelain", "--untracked-files=no", "--", ".")
+        return git("rev-parse", "HEAD") + ("-dirty" if dirty else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of what decides a result."""
+    return {"ipg": ipg.__version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+
+
+def hardware(device: torch.device) -> str:
+    """The machine in words: the GPU, or the processor and the threads torch uses."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "cpu":
+        return f"{_processor()}, {torch.get_num_threads()} threads"
+    return f"{platform.machine()} {device.type}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def provenance(device: torch.device) -> dict[str, object]:
+    """Everything a result row needs to say of its origin."""
+    return {
+        "commit": commit(),
+        "versions": versions(),
+        "hardware": hardware(device),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

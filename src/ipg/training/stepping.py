@@ -1,0 +1,91 @@
+"""One iteration at a time: pairs are fed, the method steps, what it reports is summed on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ipg.data.batches import Batches
+from ipg.guidance import Pairs
+from ipg.methods.base import Method
+from ipg.pairs.pairset import PairSampler
+
+__all__ = ["EagerStep", "Means", "PairFeed"]
+
+
+class PairFeed:
+    """Pairs whose rows are drawn outside the step and lie in a fixed place, so that a captured step can read them."""
+
+    def __init__(self, sampler: PairSampler) -> None:
+        self.sampler = sampler
+        self._rows = torch.zeros(sampler.batch_size, dtype=torch.int64, device=sampler.pairs.label.device)
+
+    def feed(self) -> None:
+        """Draw the rows of the next batch."""
+        self._rows.copy_(self.sampler.draw_rows())
+
+    def draw(self) -> Pairs:
+        """The batch that was fed."""
+        return self.sampler.take(self._rows)
+
+
+class Means:
+    """Means of the scalars that steps report, summed on the device and copied only when somebody looks."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, ...], Tensor] = {}  # the last entry counts
+
+    def add(self, values: dict[str, Tensor]) -> None:
+        """Add what one step reports; steps may report different names."""
+        stacked = torch.stack([value.float() for value in values.values()])
+        total = self._sums.setdefault(tuple(values), stacked.new_zeros(len(stacked) + 1))
+        total[:-1] += stacked
+        total[-1] += 1
+
+    def reset(self) -> None:
+        """Begin anew, in place."""
+        for total in self._sums.values():
+            total.zero_()
+
+    def numbers(self) -> dict[str, float]:
+        """The means since the last reset; waits for the device."""
+        sums: dict[str, float] = {}
+        counts: dict[str, float] = {}
+        for names, total in self._sums.items():
+            *values, count = total.tolist()
+            if count:
+                for name, value in zip(names, values, strict=True):
+                    sums[name] = sums.get(name, 0.0) + value
+                    counts[name] = counts.get(name, 0.0) + count
+        return {name: sums[name] / counts[name] for name in sums}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums so far."""
+        return {"/".join(names): total for names, total in self._sums.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self._sums = {tuple(names.split("/")): total for names, total in state.items()}
+
+
+class EagerStep:
+    """Runs a method's step as it is written."""
+
+    def __init__(self, method: Method, batches: Batches, feed: PairFeed | None, means: Means) -> None:
+        self.method, self.batches, self.feed, self.means = method, batches, feed, means
+
+    def __call__(self, rows: Tensor) -> None:
+        """One iteration on the task images of `rows`."""
+        self.draw()
+        self.step(rows)
+
+    def draw(self) -> None:
+        """Feed pairs if the step will use them."""
+        if self.feed is not None and self.method.due:
+            self.feed.feed()
+
+    def step(self, rows: Tensor) -> None:
+        """The part that runs on the device alone."""
+        self.means.add(self.method.step(self.batches.take(rows)))
