@@ -114,12 +114,12 @@ def fetch(
     place = default_path() if folder is None else Path(folder).expanduser()
     try:
         place.mkdir(parents=True, exist_ok=True)
+        for name, md5 in MD5.items():
+            target = place / name
+            if not target.exists() or _md5(target.read_bytes()) != md5:
+                _fetch_one(target, md5, progress, timeout)
     except OSError as error:
-        raise DataError(f"{place} cannot be used as a folder: {error}") from error
-    for name, md5 in MD5.items():
-        target = place / name
-        if not target.exists() or _md5(target.read_bytes()) != md5:
-            _fetch_one(target, md5, progress, timeout)
+        raise DataError(f"{place} cannot hold MNIST's files: {error}") from error
     return place
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -14,6 +12,7 @@ import jinja2
 from markupsafe import Markup
 from torch import Tensor
 
+from ipg.files import write_text
 from ipg.report import figures
 from ipg.report.figures import RunView, number, percent
 
@@ -21,11 +20,11 @@ __all__ = ["Flip", "PageData", "RunView", "render", "write"]
 
 SELECTIONS = {
     "last": "the last epoch",
-    "training_environments": "best accuracy on held-out images of the training environments",
-    "worst_group": "best worst-group accuracy on validation images",
-    "pairs": "held-out pairs",
+    "training_environments": "best validation accuracy over the training environments",
+    "worst_group": "best worst-group validation accuracy",
+    "pairs": "best validation accuracy times agreement on held-out pairs",
 }
-"""Rules by which a run keeps one of its epochs, in words."""
+"""Rules by which a run keeps one of its epochs (`ipg.evaluation.selection`), in words; none reads the test split."""
 
 GLYPHS = {"o": "●", "s": "■", "^": "▲", "D": "◆", "v": "▼", "P": "✚", "X": "✖", "*": "★"}
 """Markers of the line plots as letters, for the legend."""
@@ -65,17 +64,7 @@ class PageData:
 
 def write(path: Path, data: PageData) -> Path:
     """Write the page to `path` in one go: a reader finds the old page or the new one, never half of it."""
-    page = render(data).encode("utf-8", "replace")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(page)
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    return path
+    return write_text(path, render(data).encode("utf-8", "replace").decode("utf-8"))  # lone surrogates become `?`
 
 
 def render(data: PageData) -> str:
@@ -107,6 +96,7 @@ def render(data: PageData) -> str:
         flip_counts=_flip_counts(data.flips, two),
         made=[_made(run) for run in data.runs],
         total_seconds=_total(data.runs),
+        blind=bool(data.runs) and all(run.result.get("selection") in SELECTIONS for run in data.runs),
         shared=shared,
         differing=differing,
     )

@@ -1,0 +1,61 @@
+# Set up, show, check and measure. `make help` lists what there is.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+# `make demo` needs the base install alone; where the full one is there, it is used.
+DEMO_INSTALL := $(if $(wildcard .venv/.installed),.venv/.installed,.venv/.installed-base)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint bench browser clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+demo: $(DEMO_INSTALL)  ## train with and without guidance on the embedded images, and show the report
+	$(BIN)/ipg demo
+
+test: lint  ## lint, type-check, and run the tests that take seconds
+	$(BIN)/pytest -m "not slow"
+
+test-slow: .venv/.installed browser  ## the tests that take minutes: browsers, builds, whole demos
+	$(BIN)/pytest -m slow
+
+lint: .venv/.installed  ## ruff (lint and format) and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/.installed  ## measure speed and memory
+	$(BIN)/python benchmarks/run.py
+
+clean:  ## remove the environment and everything built or cached
+	rm -rf .venv build dist ipg-demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests examples $(wildcard benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.installed: pyproject.toml | .venv/bin/pip
+	$(BIN)/pip install --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+.venv/.installed-base: pyproject.toml | .venv/bin/pip
+	$(BIN)/pip install --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "ipg needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo missing)."; \
+	  echo "Name another interpreter: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; } >&2
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv"; \
+	  exit 1; } >&2
+	$(PYTHON) -m venv .venv
+
+# The report is tested in a real browser. Root on a Debian machine gets one installed; others are told what is missing.
+browser:
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver; \
+	else \
+	  echo "Note: chromium and chromedriver are missing, so the browser tests will skip, which fails the session."; \
+	  echo "On Debian: apt-get install chromium chromium-driver"; \
+	fi

@@ -1,0 +1,72 @@
+"""What all tests share: fixtures, and the rule that a test may only skip if `permitted_skips.txt` names it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+PERMITTED_SKIPS = Path(__file__).with_name("permitted_skips.txt")
+
+
+@pytest.fixture(scope="session")
+def repo_root() -> Path:
+    """The top of the project."""
+    return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def mnist_path(repo_root: Path) -> Path:
+    """MNIST as one npz file, which is too large to carry: $IPG_MNIST, or shared/data beside the project."""
+    path = Path(os.environ.get("IPG_MNIST") or repo_root.parent / "shared" / "data" / "mnist.npz")
+    if not path.is_file():
+        pytest.skip("needs MNIST (set IPG_MNIST)")
+    return path
+
+
+class SkipGuard:
+    """Fails the session when a test or module skips that is not on the list, so that no check is lost unseen."""
+
+    def __init__(self, permitted: Sequence[str]) -> None:
+        self.permitted = permitted
+        self.unexpected: dict[str, str] = {}
+
+    def note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if not report.skipped or hasattr(report, "wasxfail"):  # an expected failure is no skip
+            return
+        name = report.nodeid
+        if not any(name == pattern or fnmatchcase(name, pattern) for pattern in self.permitted):
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self.unexpected[name] = reason.removeprefix("Skipped: ")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.note(report)  # a module that skips as a whole, e.g. by importorskip
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.unexpected and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.unexpected:
+            terminalreporter.section("skips that are not permitted", red=True)
+            for name, reason in self.unexpected.items():
+                terminalreporter.line(f"{name}: {reason}")
+            terminalreporter.line(f"Provide what they need, or name them in {PERMITTED_SKIPS.name} and say why.")
+
+
+def read_permitted(path: Path) -> list[str]:
+    """The patterns of the list: one a line; what follows ` #` is a comment."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return [name for line in lines if (name := (" " + line).split(" #")[0].strip())]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SkipGuard(read_permitted(PERMITTED_SKIPS)), "skip-guard")

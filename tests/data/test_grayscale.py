@@ -1,0 +1,35 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ipg.data import colored_mnist
+from ipg.data.grayscale import gray, grayscale
+from ipg.data.mnist import Digits
+
+
+def test_both_colors_of_an_image_become_one_input(digits: Digits) -> None:
+    small = Digits(digits.images[:60], digits.labels[:60], train=60)
+    table = colored_mnist.load(small)
+    recolored = replace(table, images=table.images.flip(1), attribute=1 - table.attribute)
+    assert table.images.ne(recolored.images).any()
+    assert torch.equal(grayscale(table).images, grayscale(recolored).images)
+    assert torch.equal(grayscale(table).images, small.images[:, None])
+
+
+def test_other_columns_stay(digits: Digits) -> None:
+    table = colored_mnist.load(Digits(digits.images[:60], digits.labels[:60], train=60))
+    plain = grayscale(table)
+    assert torch.equal(plain.group, table.group)
+    assert torch.equal(plain.split, table.split)
+    assert plain.name == table.name
+
+
+def test_sums_do_not_wrap_around() -> None:
+    images = torch.tensor([200, 100], dtype=torch.uint8).view(1, 2, 1, 1)
+    assert gray(images).tolist() == [[[[255]]]]
+
+
+def test_other_numbers_of_channels_are_refused() -> None:
+    with pytest.raises(ValueError, match="the images have 3 channels"):
+        gray(torch.zeros(1, 3, 2, 2, dtype=torch.uint8))

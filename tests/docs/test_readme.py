@@ -1,0 +1,150 @@
+"""What the documentation shows is run: Python snippets, the loop diff, command lines and docstring examples."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import ipg
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+RUN_HERE = {"ipg demo"}
+"""Commands that `test_commands_of_the_readme_run` runs, in an empty folder; `make demo` ends in one of them."""
+COVERED_ELSEWHERE = {
+    "make demo": "test_make_demo_installs_and_runs_ipg_demo below, and `ipg demo` is run",
+    "make test": ".ci/run",
+    "make test-slow": ".ci/run",
+    "pip install .": "tests/packaging/test_packaging.py: the wheel is built and installed",
+    'pip install ".[images]"': "`make test` installs the extra as part of [dev]",
+}
+"""Commands of the README that something else runs, and what."""
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+    line: int
+
+
+def fences(page: Path) -> Iterator[Fence]:
+    text = page.read_text(encoding="utf-8")
+    for found in re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield Fence(found[1], found[2], text[: found.start(2)].count("\n"))
+
+
+def commands(page: Path) -> list[str]:
+    """The command lines of a page: after `$ ` in console blocks, every line of bash blocks; comments dropped."""
+    lines = []
+    for fence in fences(page):
+        if fence.language == "console":
+            lines += [line[2:] for line in fence.text.splitlines() if line.startswith("$ ")]
+        elif fence.language in {"bash", "sh"}:
+            lines += fence.text.splitlines()
+    bare = (re.sub(r"(^|\s)#.*", "", line).strip() for line in lines)
+    return [line for line in bare if line]
+
+
+def execute(source: str, page: Path, line: int, namespace: dict[str, Any]) -> None:
+    """Run a snippet so that a traceback names the page and its line."""
+    exec(compile("\n" * line + source, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for fence in fences(page):
+        assert fence.language not in {"py", "python3", "pycon"}, (
+            f"line {fence.line}: write ```python, so that it is run"
+        )
+        if fence.language == "python":
+            execute(fence.text, page, fence.line, namespace)
+
+
+@pytest.mark.parametrize("side", ["-", "+"])
+def test_the_loop_diff_of_the_readme_runs_before_and_after(side: str) -> None:
+    page = ROOT / "README.md"
+    (fence,) = [fence for fence in fences(page) if fence.language == "diff"]
+    lines = [line[2:] if line[:2] in {"  ", f"{side} "} else "" for line in fence.text.splitlines()]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2))
+    images, labels = torch.rand(8, 1, 4, 4), torch.arange(8) % 2
+    namespace = {
+        "ipg": ipg,
+        "torch": torch,
+        "model": model,
+        "criterion": nn.CrossEntropyLoss(),
+        "batches": [(images[:4], labels[:4]), (images[4:], labels[4:])],
+        "pair_set": ipg.Pairs(images, images.flip(3), labels),
+    }
+    before = [parameter.clone() for parameter in model.parameters()]
+    execute("\n".join(lines), page, fence.line, namespace)
+    assert not any(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    assert ("guide" in namespace) == (side == "+")
+    if side == "+":
+        assert namespace["guide"].iteration == 2
+
+
+def test_every_command_of_the_readme_is_accounted_for() -> None:
+    known = RUN_HERE | set(COVERED_ELSEWHERE)
+    unknown = [command for command in commands(ROOT / "README.md") if command not in known]
+    assert not unknown, "run them in this file, or say in COVERED_ELSEWHERE what does"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", sorted(RUN_HERE))
+def test_commands_of_the_readme_run(command: str, tmp_path: Path) -> None:
+    program, *arguments = command.split()
+    path = Path(sys.executable).with_name(program)
+    done = subprocess.run([str(path), *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_make_demo_installs_and_runs_ipg_demo(tmp_path: Path) -> None:
+    """On a fresh copy `make demo` makes the environment, installs the project and runs the demo."""
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    dry = ["make", "--dry-run", f"PYTHON={sys.executable}", "demo"]
+    done = subprocess.run(dry, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    steps = done.stdout.splitlines()
+    places = [
+        next(i for i, step in enumerate(steps) if wanted in step)
+        for wanted in ("-m venv .venv", "pip install --disable-pip-version-check --editable .", ".venv/bin/ipg demo")
+    ]
+    assert places == sorted(places)
+    assert steps[-1] == ".venv/bin/ipg demo"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_links_to_files_of_the_project_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+    local = [target for target in targets if target and "://" not in target]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+def test_docstring_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        if ">>>" in path.read_text(encoding="utf-8"):
+            name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+            result = doctest.testmod(importlib.import_module(name))
+            assert result.failed == 0, name

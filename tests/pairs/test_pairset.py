@@ -1,0 +1,113 @@
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+from torch import Tensor
+
+from ipg.guidance import Pairs
+from ipg.pairs.pairset import PairSampler, PairSet
+
+
+def make_pairs(n: int) -> PairSet:
+    """n pairs whose label is their number."""
+    first = torch.arange(n, dtype=torch.uint8).view(n, 1, 1, 1).repeat(1, 2, 3, 3)
+    label = torch.arange(n)
+    return PairSet(first, 255 - first, label, torch.stack([label, label], dim=1), split="train", builder="toy")
+
+
+def drawn(sampler: PairSampler, batches: int) -> Tensor:
+    """Numbers of the pairs of the next batches, (batches, batch_size)."""
+    return torch.stack([pairs.label for pairs in islice(sampler, batches)])
+
+
+def test_a_batch_is_of_floats_from_0_to_1() -> None:
+    batch = make_pairs(5).batch(torch.tensor([4, 2]))
+    assert batch.label.tolist() == [4, 2]
+    assert torch.equal(batch.first[:, 0, 0, 0] * 255, torch.tensor([4.0, 2.0]))
+    assert torch.allclose(batch.first + batch.second, torch.ones(2, 2, 3, 3))
+
+
+def test_take_keeps_columns_together() -> None:
+    taken = make_pairs(6).take(torch.tensor([5, 1]))
+    assert len(taken) == 2
+    assert taken.source.tolist() == [[5, 5], [1, 1]]
+    assert taken.first[:, 0, 0, 0].tolist() == [5, 1]
+    assert taken.second[:, 0, 0, 0].tolist() == [250, 254]
+
+
+def test_source_needs_two_rows_a_pair() -> None:
+    with pytest.raises(ValueError, match=r"source must have shape \(4, 2\), got \(4,\)"):
+        replace(make_pairs(4), source=torch.arange(4))
+
+
+def test_members_of_one_shape() -> None:
+    pairs = make_pairs(4)
+    with pytest.raises(ValueError, match="the members of a pair must have one shape"):
+        replace(pairs, second=pairs.second[..., :2])
+
+
+def test_each_pair_once_a_round() -> None:
+    order = drawn(PairSampler(make_pairs(12), 4), 9).flatten()
+    rounds = order.view(3, 12)
+    for one in rounds:
+        assert sorted(one.tolist()) == list(range(12))
+    assert not torch.equal(rounds[0], rounds[1])
+    assert not torch.equal(rounds[0], torch.arange(12))
+
+
+def test_rounds_that_do_not_fill_their_last_batch() -> None:
+    """Batches stay full and go on into the next round, so 5 batches of 4 are 2 rounds of 10."""
+    batches = drawn(PairSampler(make_pairs(10), 4), 50)
+    assert batches.shape == (50, 4)
+    for one in batches.flatten().view(-1, 10):
+        assert sorted(one.tolist()) == list(range(10))
+
+
+@pytest.mark.parametrize("batch_size", [7, 8, 1000])
+def test_all_pairs_when_they_fit(batch_size: int) -> None:
+    for pairs in islice(PairSampler(make_pairs(7), batch_size), 3):
+        assert pairs.label.tolist() == list(range(7))
+
+
+def test_seeds() -> None:
+    one, same, other = (drawn(PairSampler(make_pairs(30), 8, seed=seed), 5) for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("already", [0, 1, 3, 4, 11])
+def test_resumes_with_the_same_batches(already: int) -> None:
+    sampler = PairSampler(make_pairs(10), 3, seed=5)
+    for _ in range(already):
+        sampler.draw()
+    state = sampler.state_dict()
+    expected = drawn(sampler, 12)
+    fresh = PairSampler(make_pairs(10), 3, seed=99)
+    fresh.load_state_dict(state)
+    assert torch.equal(drawn(fresh, 12), expected)
+    fresh.load_state_dict(state)  # the state is not changed by drawing
+    assert torch.equal(drawn(fresh, 12), expected)
+
+
+def test_state_of_another_number_of_pairs() -> None:
+    with pytest.raises(ValueError, match="a sampler over 9 pairs, not 10"):
+        PairSampler(make_pairs(10), 3).load_state_dict(PairSampler(make_pairs(9), 3).state_dict())
+
+
+def test_members_stay_together() -> None:
+    for pairs in islice(PairSampler(make_pairs(20), 6), 10):
+        assert torch.allclose(pairs.first * 255, pairs.label.float().view(-1, 1, 1, 1).expand_as(pairs.first))
+        assert torch.allclose(pairs.first + pairs.second, torch.ones_like(pairs.first))
+
+
+def test_draws_from_pairs_of_floats() -> None:
+    floats = Pairs(torch.rand(5, 3), torch.rand(5, 3), torch.arange(5))
+    batch = PairSampler(floats, 2).draw()
+    assert torch.equal(batch.first, floats.first[batch.label])
+    assert torch.equal(batch.second, floats.second[batch.label])
+
+
+def test_batch_size_below_one() -> None:
+    with pytest.raises(ValueError, match="batch_size=0 is out of range"):
+        PairSampler(make_pairs(3), 0)

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ipg.report.page import Flip, PageData, render, write
+
+NAN = float("nan")
+HOSTILE = '</td></figure><script>alert("1")</script><img src=https://example.org/x.png onerror=alert(1)>'
+LOADING = {"src", "href", "srcset", "poster", "data", "action", "background", "xlink:href"}
+VOID = {"meta", "link", "img"}
+
+
+class Reader(HTMLParser):
+    """Collects tags, what they would load, and text; fails on tags that do not close."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.handlers: list[str] = []
+        self.ids: list[str] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in LOADING:
+                self.loads.append(value or "")
+            if name.startswith("on"):
+                self.handlers.append(name)
+            if name == "id":
+                self.ids.append(value or "")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def rows(page: str, table: str) -> dict[str, list[str]]:
+    """The rows of a table of class `table`: head to cells."""
+    body = re.search(rf'<table class="{table}">.*?<tbody>(.*?)</tbody>', page, re.S)
+    assert body
+    found = {}
+    for row in re.findall(r"<tr.*?</tr>", body[1], re.S):
+        cells = [Reader(cell).text for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.S)]
+        found[cells[0]] = cells[1:]
+    return found
+
+
+def test_headline_and_numbers(page) -> None:
+    text = Reader(render(page())).text
+    assert "On clothes whose colour changed: plain training 56 % , guided 98 %" in text
+    assert "Guidance came from 40 pairs" in text
+    assert "12.5 % in the worst group: garment, green" in text
+    assert "Training used 40 pairs for 12,000 images, or 0.3 %; 4 are shown." in text
+
+
+def test_results_table(page) -> None:
+    assert rows(render(page()), "results") == {
+        "Average": ["1,230", "56.2 %", "97.5 %"],
+        "Mean of groups": ["", "56.2 %", "97.5 %"],
+        "Worst group": ["", "12.5 %", "97.0 %"],
+        "garment, red": ["1,200", "100.0 %", "98.0 %"],
+        "garment, green": ["30", "12.5 %", "97.0 %"],
+        "Pair disagreement": ["", "75.0 %", "1.0 %"],
+        "Training time": ["", "6.1 s", "1 min 5 s"],
+    }
+
+
+def test_flips_say_who_changes_and_mark_wrong_answers(page) -> None:
+    made = render(page())
+    text = Reader(made).text
+    assert "plain training changes its answer on 3 of the 3, guided changes its answer on 0 of the 3." in text
+    assert made.count('<td class="wrong">✗ shoe</td>') == 3
+    assert made.count("<td>garment</td>") == 9
+
+
+def test_how_it_was_made(page, run) -> None:
+    data = page()
+    data = replace(
+        data, runs=[data.runs[0], run("Guided (IPG)", "after", config={"seed": 7, "pairs": 40, "every": None})]
+    )
+    made = render(data)
+    text = Reader(made).text
+    assert "ipg demo --seed 7" in text
+    assert "Commit 0123abc" in text
+    assert "Time in all 1 min 12 s" in text  # 6.1 + 65.4
+    assert "Plain training (ERM) erm 7 the last epoch 3 of 3 6.1 s" in text
+    assert "No rule for keeping a model looks at the test images." in text
+    assert "<dt>seed</dt><dd>7</dd>" in made
+    differing = rows(made[made.index("Settings that differ") :], "settings")
+    assert differing == {
+        "learning_rate": ["0.001", ""],
+        "optimizer.name": ["adam", ""],
+        "augment": ["no", ""],
+        "pairs": ["", "40"],
+        "every": ["", "–"],
+    }
+
+
+def test_page_is_self_contained(page) -> None:
+    made = render(page())
+    reader = Reader(made)
+    assert reader.loads
+    assert all(load.startswith(("data:", "#")) for load in reader.loads)
+    assert "http:" not in made.replace("http-equiv", "")
+    assert "https:" not in made
+    assert "@import" not in made
+    assert "url(" not in made.replace("url(#", "")
+    assert not {"script", "iframe", "object", "embed", "base", "form"} & set(reader.tags)
+    assert "default-src 'none'" in made
+    assert len(reader.ids) == len(set(reader.ids))
+
+
+def test_hostile_names_are_shown_and_do_nothing(page, run, image) -> None:
+    groups = {f"{HOSTILE}, {i}": {"accuracy": 0.5, "count": 3} for i in range(2)}
+    hostile = run(
+        HOSTILE,
+        method=HOSTILE,
+        config={HOSTILE: HOSTILE, "nested": {HOSTILE: [HOSTILE]}},
+        result={"selection": HOSTILE, "metrics": {"average": 0.5, "groups": groups}},
+    )
+    data = PageData(
+        title=HOSTILE,
+        shortcut=HOSTILE,
+        runs=[hostile],
+        pairs=[(image(), image(), HOSTILE)],
+        pair_count=1,
+        train_count=1,
+        flips=[Flip(image(), image(), HOSTILE, {HOSTILE: (HOSTILE, HOSTILE), "unknown run": ("a", "b")})],
+        command=HOSTILE,
+        environment={HOSTILE: HOSTILE},
+    )
+    reader = Reader(render(data))
+    assert "script" not in reader.tags
+    assert reader.handlers == []
+    assert all(load.startswith(("data:", "#")) for load in reader.loads)
+    assert HOSTILE in reader.text
+
+
+EMPTY = PageData("Nothing yet", "", [], [], 0, 0, [], "", {})
+
+
+def test_nothing_at_all() -> None:
+    reader = Reader(render(EMPTY))
+    assert "Nothing yet" in reader.text
+    assert not {"img", "svg", "table"} & set(reader.tags)
+
+
+def test_one_run(page, run) -> None:
+    text = Reader(render(page(runs=[run("Plain training (ERM)", "reference")], flips=[]))).text
+    assert "On clothes whose colour changed: plain training 56 %" in text
+    assert "Settings that differ" not in text
+    assert "One image, two answers" not in text
+
+
+def test_no_pairs(page) -> None:
+    text = Reader(render(page(pairs=[], pair_count=0))).text
+    assert "What must not matter" not in text
+    assert "Guidance came" not in text
+
+
+def test_pairs_without_a_gallery(page) -> None:
+    text = Reader(render(page(pairs=[], pair_count=1, train_count=0))).text
+    assert "Training used 1 pair." in text
+
+
+@pytest.mark.parametrize("missing", [None, NAN])
+def test_missing_metrics_are_dashes(page, run, missing: float | None) -> None:
+    metrics = {
+        "average": missing,
+        "worst_group": missing,
+        "groups": {"a": {"accuracy": missing, "count": 0}, "b": None},
+    }
+    epochs = [{"epoch": 1, "test": metrics, "pair_disagreement": missing, "train_pair_disagreement": missing}]
+    made = render(page(runs=[run(result={"metrics": metrics, "seconds": missing}, epochs=epochs)], flips=[]))
+    reader = Reader(made)
+    assert {cells[1] for cells in rows(made, "results").values()} == {"–"}
+    assert "<h1>On clothes whose colour changed</h1>" in made
+    assert "svg" not in reader.tags
+    assert "nan" not in reader.text
+    assert "None" not in reader.text
+    assert "No rule for keeping" not in reader.text  # the rule is unknown
+
+
+def test_run_without_an_epoch_or_a_result(page, run) -> None:
+    made = render(page(runs=[run(epochs=[], result={}, config={})], flips=[]))
+    assert rows(made, "results")["Training time"] == ["", "–"]
+
+
+def test_many_groups_and_runs(page, run) -> None:
+    groups = {f"class {i % 5}, attribute {i // 5}": {"accuracy": i / 20, "count": i} for i in range(20)}
+    runs = [
+        run(f"run {i}", "reference", result={"metrics": {"average": 0.5, "worst_group": 0.0, "groups": groups}})
+        for i in range(7)
+    ]
+    made = render(page(runs=runs))
+    assert len(rows(made, "results")) == 25
+    assert made.count("<svg") == 2 + 3  # bars in two columns, three curves
+    reader = Reader(made)
+    assert len(reader.ids) == len(set(reader.ids))
+
+
+def test_names_keep_their_capitals(page, run) -> None:
+    for name, said in (
+        ("Plain training (ERM)", "plain training"),
+        ("Group DRO", "Group DRO"),
+        ("IPG", "IPG"),
+        ("Invariance Pair Guidance", "Invariance Pair Guidance"),
+    ):
+        assert f": {said} 56 %" in Reader(render(page(runs=[run(name)], flips=[]))).text
+
+
+def test_equal_data_gives_equal_bytes(page, tmp_path: Path) -> None:
+    first, second = write(tmp_path / "a.html", page()), write(tmp_path / "b.html", page())
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_write_leaves_nothing_but_the_page(page, tmp_path: Path) -> None:
+    target = tmp_path / "new folder" / "report.html"
+    assert write(target, page()) == target
+    write(target, EMPTY)
+    assert [path.name for path in target.parent.iterdir()] == ["report.html"]
+    assert "Nothing yet" in target.read_text(encoding="utf-8")
+
+
+def test_failed_write_keeps_the_old_page(page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = write(tmp_path / "report.html", EMPTY)
+    old = target.read_bytes()
+
+    def fail(self: Path, target: Path) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write(target, page())
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert target.read_bytes() == old
+
+
+def test_command_that_is_no_unicode(tmp_path: Path) -> None:
+    text = write(tmp_path / "a.html", replace(EMPTY, command="ipg --out caf\udce9")).read_text(encoding="utf-8")
+    assert "ipg --out caf?" in text

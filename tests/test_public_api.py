@@ -1,0 +1,71 @@
+"""What `import ipg` gives, and what it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import ipg
+
+
+def python(code: str) -> str:
+    """What a fresh interpreter prints; `-W error` as in the tests."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_ipg_loads_neither_torch_nor_numpy() -> None:
+    assert python("import sys, ipg; print(sorted({'torch', 'numpy', 'matplotlib'} & set(sys.modules)))") == "[]"
+
+
+def test_the_method_imports_torch_and_its_neighbour_alone() -> None:
+    code = "import sys, torch; before = set(sys.modules); import ipg.guidance; "
+    code += "print(sorted(name for name in set(sys.modules) - before if name.startswith('ipg')))"
+    assert python(code) == "['ipg', 'ipg.guidance', 'ipg.rationale']"
+
+
+def test_every_public_name_is_there_and_the_lazy_table_is_complete() -> None:
+    assert set(ipg.__all__) == set(ipg._HOME)
+    for name in ipg.__all__:
+        assert callable(getattr(ipg, name)), name
+        assert name in dir(ipg)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'guidence'"):
+        _ = ipg.guidence  # type: ignore[attr-defined]
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    from importlib.metadata import version
+
+    assert ipg.__version__ == version("invariance-pair-guidance")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import ipg; ipg.rationale",
+        "import ipg.rationale",
+        "import ipg.guidance",
+        "from ipg import rationale",
+        "from ipg.rationale import rationale",
+    ],
+)
+def test_rationale_is_function_and_module_whatever_was_imported_first(first: str) -> None:
+    code = f"""
+{first}
+import torch, ipg, ipg.rationale as module
+from ipg.rationale import find_head
+model = torch.nn.Sequential(torch.nn.Linear(3, 2))
+images = torch.arange(12.0).reshape(4, 3)
+matrices = ipg.rationale(model, images)  # (4, 3, 2)
+logits = matrices.sum(dim=1) + find_head(model).bias
+torch.testing.assert_close(logits, model(images))
+assert torch.equal(module.rationale(model, images), matrices)
+print(tuple(matrices.shape))
+"""
+    assert python(code) == "(4, 3, 2)"
