@@ -124,6 +124,8 @@ class RunConfig:
         """All fields as one level of plain values, the method's own options among them: for result rows."""
         values = asdict(self)
         options = values.pop("options")
+        if not self.margin.endswith("x"):
+            values["margin"] = float(self.margin)
         return values | options
 
     def with_changes(self, **changes: Any) -> RunConfig:
