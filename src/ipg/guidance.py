@@ -392,7 +392,7 @@ class Guidance:
         align = rationales.alignment(first, second)
         uniform = rationales.uniformity(distances, different, self._margin_or_zero())
         disagree = rationales.disagreement(logits[:n].detach(), logits[n:].detach())
-        self._watch_collapse(align.detach(), uniform.detach(), different, first.detach())
+        self._watch_collapse(align.detach(), uniform.detach(), different, embedded.detach())
         return Terms(align, uniform, disagree)
 
     def _correct(self, pairs: Pairs) -> None:

@@ -34,6 +34,15 @@ def toys() -> ModuleType:
     return _load("toys")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """The models are too small to share out: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(autouse=True)
 def _own_random_state() -> Iterator[None]:
     """Each test starts from one seed and leaves the global generator as it was."""

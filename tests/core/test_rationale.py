@@ -77,22 +77,26 @@ def test_find_head_trusts_get_classifier_when_it_names_two_heads() -> None:
         find_head(Distilled())
 
 
-def torchvision_models() -> dict[str, tuple[nn.Module, str]]:
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("resnet", "fc"),
+        ("mobilenet_v2", "classifier.1"),
+        ("vit", "heads.head"),
+        ("densenet", "classifier"),
+        ("swin", "head"),
+    ],
+)
+def test_find_head_torchvision(name: str, where: str) -> None:
     models = pytest.importorskip("torchvision.models")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return {
-            "resnet": (models.ResNet(models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=3), "fc"),
-            "mobilenet_v2": (models.MobileNetV2(num_classes=3, width_mult=0.1), "classifier.1"),
-            "vit": (models.VisionTransformer(32, 16, 1, 2, 16, 32, num_classes=3), "heads.head"),
-            "densenet": (models.DenseNet(4, (1, 1), 8, num_classes=3), "classifier"),
-            "swin": (models.SwinTransformer([4, 4], 8, [1, 1], [1, 2], [2, 2], num_classes=3), "head"),
-        }
-
-
-@pytest.mark.parametrize("name", ["resnet", "mobilenet_v2", "vit", "densenet", "swin"])
-def test_find_head_torchvision(name: str) -> None:
-    model, where = torchvision_models()[name]
+    build = {
+        "resnet": lambda: models.ResNet(models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=3),
+        "mobilenet_v2": lambda: models.MobileNetV2(num_classes=3, width_mult=0.1),
+        "vit": lambda: models.VisionTransformer(32, 16, 1, 2, 16, 32, num_classes=3),
+        "densenet": lambda: models.DenseNet(4, (1, 1), 8, num_classes=3),
+        "swin": lambda: models.SwinTransformer([4, 4], 8, [1, 1], [1, 2], [2, 2], num_classes=3),
+    }
+    model = build[name]()
     head = model.get_submodule(where)
     assert isinstance(head, nn.Linear)
     nn.init.normal_(head.weight)  # torchvision starts the vision transformer's head at zero

@@ -268,6 +268,6 @@ def test_without_guidance_the_disagreement_stays() -> None:
     """The same descent without pairs: what the corollary promises is the correction's doing."""
     model, (x, y), pairs = shortcut_problem(1)
     guide = Guidance(model, torch.optim.SGD(model.parameters(), lr=2e-3))
-    for _ in range(400):
+    for _ in range(200):
         guide.step(lambda: F.cross_entropy(model(x), y), None)
     assert guide.terms(pairs).disagreement.item() == 1.0

@@ -58,4 +58,4 @@ def test_unknown_split_names_those_there_are() -> None:
 )
 def test_what_is_wrong_with_a_column_is_said(column: str, values: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=f"toy: {message}"):
-        replace(make_table(), **{column: values})
+        replace(make_table(), **{column: values})  # type: ignore[arg-type]
