@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ipg.pairs.pairset import PairSampler as PairSampler
     from ipg.pairs.pairset import PairSet as PairSet
     from ipg.rationale import rationale as rationale
-    from ipg.training.fit import Run as Run
-    from ipg.training.fit import fit as fit
+    from ipg.notebook import Run as Run
+    from ipg.notebook import fit as fit
 
 __all__ = ["Guidance", "PairSampler", "PairSet", "Pairs", "Run", "fit", "rationale"]
 
@@ -26,8 +26,8 @@ _HOME = {
     "Pairs": "ipg.guidance",
     "PairSampler": "ipg.pairs.pairset",
     "PairSet": "ipg.pairs.pairset",
-    "Run": "ipg.training.fit",
-    "fit": "ipg.training.fit",
+    "Run": "ipg.notebook",
+    "fit": "ipg.notebook",
     "rationale": "ipg.rationale",
 }
 """The module each public name lives in."""

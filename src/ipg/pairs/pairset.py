@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +40,10 @@ class PairSet:
         return replace(
             self, first=self.first[rows], second=self.second[rows], label=self.label[rows], source=self.source[rows]
         )
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> PairSet:
+        """The same pairs with `change` made to the images of both members."""
+        return replace(self, first=change(self.first), second=change(self.second))
 
     def to(self, device: torch.device | str) -> PairSet:
         """The same pairs on `device`."""

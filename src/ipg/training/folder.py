@@ -63,7 +63,9 @@ class RunFolder:
             for key, value in identity[part].items()
             if old.get(part, {}).get(key) != value
         ]
-        if differing:
+        if differing and not self.checkpoint.exists():
+            write_json(self.config, {**identity, **origin})  # that run never got anywhere: nothing is lost
+        elif differing:
             raise FolderError(
                 f"{self.path} holds another run: {'; '.join(differing)}. Name another folder, or delete this one."
             )

@@ -101,7 +101,8 @@ def train(
     }
     with ExitStack() as stack:
         if home is not None:
-            stack.enter_context(home.claim(identity, {"origin": provenance(device)}))
+            origin = {**provenance(device), "data_path": config.data_path, "named": materials.named}
+            stack.enter_context(home.claim(identity, {"origin": origin}))
         stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
         stack.enter_context(numerics(config, device))
         run = _Run(config, materials.to(device), device, home, listeners, evaluate_on)

@@ -33,6 +33,8 @@ class Materials:
     """Pairs of training images, which guide."""
     held_out: PairSet | None = None
     """Pairs of validation images, which measure."""
+    named: bool = False
+    """Whether all of it comes from names in a configuration, and so can be made again from there."""
 
     def __post_init__(self) -> None:
         for name, pairs, split in (("pairs", self.pairs, "train"), ("held_out", self.held_out, "validation")):
@@ -53,23 +55,22 @@ class Materials:
 
     def to(self, device: torch.device) -> Materials:
         """Everything on `device`; the network is moved in place."""
-        return Materials(
-            self.table.to(device),
-            self.model.to(device),
-            self.pairs.to(device) if self.pairs is not None else None,
-            self.held_out.to(device) if self.held_out is not None else None,
+        return replace(
+            self,
+            table=self.table.to(device),
+            model=self.model.to(device),
+            pairs=self.pairs.to(device) if self.pairs is not None else None,
+            held_out=self.held_out.to(device) if self.held_out is not None else None,
         )
 
     def transformed(self, transform: Callable[[Tensor], Tensor]) -> Materials:
         """The same with every image passed through `transform`."""
-
-        def change(pairs: PairSet | None) -> PairSet | None:
-            if pairs is None:
-                return None
-            return replace(pairs, first=transform(pairs.first), second=transform(pairs.second))
-
-        table = replace(self.table, images=transform(self.table.images))
-        return replace(self, table=table, pairs=change(self.pairs), held_out=change(self.held_out))
+        return replace(
+            self,
+            table=replace(self.table, images=transform(self.table.images)),
+            pairs=self.pairs.map(transform) if self.pairs is not None else None,
+            held_out=self.held_out.map(transform) if self.held_out is not None else None,
+        )
 
     def fingerprints(self) -> dict[str, str | None]:
         """Digests of the content, so that a run notices when its data has changed."""
@@ -84,6 +85,7 @@ class Materials:
 def gather(config: RunConfig, *, table: ImageTable | None = None) -> Materials:
     """Load the data, build the pairs and make the network that `config` names."""
     kind = method_class(config.method)
+    named = table is None
     if table is None:
         table = load(config.data, path=config.data_path, size=config.size, seed=config.seed)
     pairs = held_out = None
@@ -104,7 +106,7 @@ def gather(config: RunConfig, *, table: ImageTable | None = None) -> Materials:
     channels = kind.transform(table.images[:1]).shape[1]
     torch.manual_seed(derive_seed(config.seed, "model"))
     model = build_model(config.model or suited_model(table), channels=channels, classes=table.num_classes)
-    return Materials(table, model, pairs, held_out).transformed(kind.transform)
+    return Materials(table, model, pairs, held_out, named).transformed(kind.transform)
 
 
 def suited_model(table: ImageTable) -> str:

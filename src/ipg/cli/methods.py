@@ -1,0 +1,43 @@
+"""`ipg methods`: what can be trained with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+__all__ = ["EXAMPLES", "methods"]
+
+EXAMPLES = """
+**Examples**
+
+`ipg methods`: all methods
+
+`ipg methods joint`: one method with its formula and its own options
+"""
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method to describe in full.", show_default=False)] = None,
+) -> None:
+    """List the training methods, or describe one."""
+    import inspect
+    import sys
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from ipg.methods import METHODS, method_class
+    from ipg.methods.base import option_defaults
+
+    console = Console()
+    if name is None:
+        table = Table("method", "what it does", "needs")
+        for kind in METHODS.values():
+            table.add_row(kind.name, kind.summary, ", ".join(sorted(kind.needs)) or "–")
+        console.print(table)
+        return
+    kind = method_class(name)
+    console.print(inspect.cleandoc(sys.modules[kind.__module__].__doc__ or kind.summary), markup=False, highlight=False)
+    for option, default in option_defaults(kind).items():
+        console.print(f"\noption {option} (-o {option}=…), default {default}", highlight=False)

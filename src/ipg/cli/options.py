@@ -1,0 +1,61 @@
+"""The fields of `RunConfig` as options of a command: type, default and help come from there."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+
+from ipg.config import PANELS, ConfigError, RunConfig, field_help
+
+__all__ = ["with_settings"]
+
+
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `command(*, settings, …)` an option for each field; `settings` holds those the user gave."""
+    own = [parameter for name, parameter in inspect.signature(command, eval_str=True).parameters.items()]
+    kept = [parameter for parameter in own if parameter.name != "settings"]
+    generated = [_parameter(name, panel) for panel, names in PANELS.items() for name in names]
+
+    @functools.wraps(command)
+    def wrapped(**values: Any) -> Any:
+        settings = {name: values.pop(name) for name in list(values) if name in field_help()}
+        given = {name: value for name, value in settings.items() if value is not None and value != []}
+        if "options" in given:
+            given["options"] = _own_options(given["options"])
+        return command(settings=given, **values)
+
+    wrapped.__signature__ = inspect.Signature([*kept, *generated])  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in [*kept, *generated]}
+    return wrapped
+
+
+def _parameter(name: str, panel: str) -> inspect.Parameter:
+    kind = get_type_hints(RunConfig)[name]
+    text = field_help()[name]
+    flag = "--" + name.replace("_", "-")
+    if name == "options":
+        annotation: Any = list[str] | None
+        option = typer.Option("-o", "--option", help=text, rich_help_panel=panel, metavar="NAME=VALUE")
+    else:
+        plain = next((part for part in get_args(kind) if part is not type(None)), kind)
+        annotation = plain | None
+        default = next(f.default for f in fields(RunConfig) if f.name == name)
+        if default is not None:
+            text += f" [default: {str(default).lower() if plain is bool else default}]"
+        flags = f"{flag}/--no-{flag.removeprefix('--')}" if plain is bool else flag
+        option = typer.Option(flags, help=text, rich_help_panel=panel, show_default=False)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, option]
+    )
+
+
+def _own_options(given: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        raise ConfigError([f"--option {name!r}: expected NAME=VALUE, e.g. -o order=sum" for name in wrong])
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,0 +1,33 @@
+"""`ipg report`: one self-contained page on finished runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["EXAMPLES", "report"]
+
+EXAMPLES = """
+**Examples**
+
+`ipg report runs/plain runs/guided --output report.html`: before and after on one page
+"""
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs on the same data.", show_default=False)],
+    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    data_path: Annotated[str | None, typer.Option(help="Where the data set's files are, if they have moved.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+) -> None:
+    """Write a report on finished runs: galleries, groups, curves, and how it was made."""
+    from ipg.notebook import Run
+    from ipg.report.build import page_data
+    from ipg.report.page import write
+
+    loaded = [Run.load(folder, device=device, data_path=data_path) for folder in runs]
+    if len({run.materials.table.name for run in loaded}) > 1:
+        raise ValueError("these runs are on different data sets; write a report for each")
+    typer.echo(f"Report: {write(output, page_data(loaded))}")
