@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ipg.guidance import Guidance as Guidance
     from ipg.guidance import Pairs as Pairs
+    from ipg.notebook import Run as Run
+    from ipg.notebook import fit as fit
     from ipg.pairs.pairset import PairSampler as PairSampler
     from ipg.pairs.pairset import PairSet as PairSet
     from ipg.rationale import rationale as rationale
-    from ipg.notebook import Run as Run
-    from ipg.notebook import fit as fit
 
 __all__ = ["Guidance", "PairSampler", "PairSet", "Pairs", "Run", "fit", "rationale"]
 

@@ -9,13 +9,15 @@ import ast
 import difflib
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-__all__ = ["CHOICES", "PANELS", "ConfigError", "RunConfig", "field_help", "load_config"]
+__all__ = ["CHOICES", "PANELS", "ConfigError", "RunConfig", "coerce", "field_help", "load_config", "read_toml"]
 
 
 class ConfigError(ValueError):
@@ -104,26 +106,22 @@ class RunConfig:
         if problems := list(self._problems()):
             raise ConfigError(problems)
 
-    def _problems(self) -> Any:
-        for name, allowed in CHOICES.items():
-            if (value := getattr(self, name)) not in allowed:
-                yield f"{name}={value!r}: expected one of {', '.join(allowed)}"
-        for name, (test, expected) in _RANGES.items():
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and test(value)):
-                yield f"{name}={value!r}: expected {expected}"
-        number = self.margin.strip().removesuffix("x")
-        try:
-            good = 0 <= float(number) < math.inf
-        except ValueError:
-            good = False
-        if not good:
-            yield f'margin={self.margin!r}: expected a number, at least 0, or a multiple such as "0.5x"'
+    def _problems(self) -> Iterator[str]:
+        """Bring every field to its type and range; what cannot be is a problem."""
+        for name, kind in get_type_hints(RunConfig).items():
+            given = getattr(self, name)
+            try:
+                value = coerce(given, kind)
+                _check(name, value)
+            except ValueError as error:
+                yield f"{name}={given!r}: {error}"
+            else:
+                object.__setattr__(self, name, value)
 
     def flat(self) -> dict[str, Any]:
         """All fields as one level of plain values, the method's own options among them: for result rows."""
         values = asdict(self)
-        options = values.pop("options")
+        options: dict[str, Any] = values.pop("options")
         if not self.margin.endswith("x"):
             values["margin"] = float(self.margin)
         return values | options
@@ -135,21 +133,14 @@ class RunConfig:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, base: RunConfig | None = None) -> RunConfig:
         """Build from plain values (a TOML file, flags), over `base` where it is given; all mistakes at once."""
+        names = [field.name for field in fields(cls)]
         problems: list[str] = []
-        types = get_type_hints(cls)
-        accepted: dict[str, Any] = {}
-        for name, value in values.items():
-            if name not in types:
-                near = difflib.get_close_matches(name, types, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                problems.append(f"unknown key {name!r}{hint}")
-                continue
-            try:
-                accepted[name] = _coerce(value, types[name])
-            except ValueError as error:
-                problems.append(f"{name}={value!r}: {error}")
+        for name in values:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                problems.append(f"unknown key {name!r}" + (f"; did you mean {near[0]}?" if near else ""))
         try:
-            config = replace(base or cls(), **accepted)
+            config = replace(base or cls(), **{name: value for name, value in values.items() if name in names})
         except ConfigError as error:
             problems += error.problems
         if problems:
@@ -183,7 +174,7 @@ _RANGES: dict[str, tuple[Any, str]] = {
     "every": (lambda v: v >= 1, "at least 1 iteration"),
     "floor": (lambda v: v > 0, "a positive number"),
     "jitter": (lambda v: v >= 0, "at least 0"),
-    "seed": (lambda v: v >= 0, "at least 0"),
+    "seed": (lambda v: 0 <= v < 2**63, "a whole number from 0 to 2**63 - 1"),
 }
 
 PANELS: dict[str, tuple[str, ...]] = {
@@ -202,46 +193,86 @@ PANELS: dict[str, tuple[str, ...]] = {
 """The fields in the groups that `--help` shows them in."""
 
 
-def _coerce(value: Any, kind: Any) -> Any:
+def _check(name: str, value: Any) -> None:
+    """ValueError says what was expected where `value` is out of the field's range."""
+    if name in CHOICES and value not in CHOICES[name]:
+        raise ValueError(f"expected one of {', '.join(CHOICES[name])}")
+    if name in _RANGES and value is not None:
+        test, expected = _RANGES[name]
+        if not (abs(value) < math.inf and test(value)):
+            raise ValueError(f"expected {expected}")
+    if name == "margin":
+        try:
+            good = 0 <= float(value.removesuffix("x")) < math.inf
+        except ValueError:
+            good = False
+        if not good:
+            raise ValueError('expected a number, at least 0, or a multiple such as "0.5x"')
+
+
+def coerce(value: Any, kind: Any) -> Any:
     """`value` as `kind`, from TOML or a flag; ValueError where it is something else."""
-    options = get_args(kind)
-    if type(None) in options:
-        return None if value is None else _coerce(value, next(option for option in options if option is not type(None)))
+    if (options := get_args(kind)) and type(None) in options:
+        return None if value is None else coerce(value, options[0])
     if kind is bool:
-        if isinstance(value, bool):
-            return value
-        if str(value).lower() in ("true", "false"):
-            return str(value).lower() == "true"
-        raise ValueError("expected true or false")
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if not isinstance(value, bool):
+            raise ValueError("expected true or false")
+        return value
     if kind is int:
-        if isinstance(value, bool) or float(value) != int(float(value)):
+        number = _number(value, "a whole number")
+        if number != number // 1:
             raise ValueError("expected a whole number")
-        return int(value)
+        return int(number)
     if kind is float:
-        if isinstance(value, bool):
-            raise ValueError("expected a number")
-        return float(value)
+        return float(_number(value, "a number"))
     if kind is str:
         if not isinstance(value, str | int | float) or isinstance(value, bool):
             raise ValueError("expected text")
-        return str(value)
+        return str(value).strip()
     if not isinstance(value, Mapping):
         raise ValueError("expected a table of names and values")
     return dict(value)
 
 
+def _number(value: Any, expected: str) -> int | float:
+    """`value` as a number; whole ones keep all their digits."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        for kind in (int, float):
+            with suppress(ValueError):
+                return kind(value)
+    raise ValueError(f"expected {expected}")
+
+
 def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> RunConfig:
     """Read a configuration from a TOML file; `overrides` win over it."""
+    values = read_toml(path, "configuration file")
+    given = dict(overrides or {})
+    config = RunConfig()
+    problems: list[str] = []
+    for origin, part in ((f"{path}: ", {k: v for k, v in values.items() if k not in given}), ("", given)):
+        try:
+            config = RunConfig.from_mapping(part, base=config)
+        except ConfigError as error:
+            problems += [f"{origin}{problem}" for problem in error.problems]
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The tables of a TOML file; ConfigError where it cannot be read."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError([f"there is no configuration file {path}"]) from None
+        raise ConfigError([f"there is no {what} {path}"]) from None
+    except OSError as error:
+        raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path} is not valid TOML: {error}"]) from None
-    try:
-        return RunConfig.from_mapping(values | dict(overrides or {}))
-    except ConfigError as error:
-        raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from None
 
 
 @cache
@@ -250,7 +281,7 @@ def field_help() -> dict[str, str]:
     module = ast.parse(Path(__file__).read_text(encoding="utf-8"))
     body = next(node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == "RunConfig")
     found: dict[str, str] = {}
-    for statement, following in zip(body, body[1:], strict=False):
+    for statement, following in pairwise(body):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             text = following.value if isinstance(following, ast.Expr) else None
             if isinstance(text, ast.Constant) and isinstance(text.value, str):

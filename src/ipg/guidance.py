@@ -16,7 +16,7 @@ Gradients", Machine Learning 2026, Algorithm 1. With a task batch (x, y) and a b
 Differs from the paper: `every=k` corrects only at each k-th iteration and rescales those between by the last
 correction (docs/theory.md); the margin may be relative to the first distances; `jitter` pushes collapsed rationales
 apart. All are off by default. What the paper leaves open is settled in docs/decisions.md. This file imports torch
-and its neighbour `rationale` alone, and no step ever waits for the device.
+alone, beside its neighbours that do the same, and no step ever waits for the device.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import ipg.rationale as rationales
+from ipg.condition import TaskScale, task_scale
+from ipg.gradients import global_norm, set_gradients
+from ipg.reports import Correction, Report, Terms, plain_report
+from ipg.watch import CollapseError, NonFiniteError, Watch
 
 __all__ = [
     "CollapseError",
@@ -46,19 +50,6 @@ __all__ = [
     "Terms",
     "task_scale",
 ]
-
-COLLAPSE_TOLERANCE = 1e-3
-"""How near alignment must come to 0, and uniformity to its maximum, in units of the margin, to count as collapsed."""
-COLLAPSE_PATIENCE = 20
-"""How many corrections in a row must find a collapse before `Guidance.check` raises."""
-
-
-class NonFiniteError(RuntimeError):
-    """A loss or gradient was NaN or infinite."""
-
-
-class CollapseError(RuntimeError):
-    """Every image of the pairs has fallen onto one point: nothing can be learnt from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,100 +87,6 @@ class DrawsPairs(Protocol):
     def draw(self) -> Pairs:
         """The next batch."""
         ...
-
-
-class TaskScale(NamedTuple):
-    """What the invariance condition makes of the task gradient; every field a scalar tensor."""
-
-    scale: Tensor
-    """The factor on the task gradient."""
-    violated: Tensor
-    """Whether δ ≥ τ."""
-    clipped: Tensor
-    """Whether the condition was met and the task gradient longer than 2 max(ε, ‖g_C‖)."""
-    floored: Tensor
-    """Whether that length came from the floor ε."""
-
-
-def task_scale(
-    task_norm: Tensor,
-    correction_norm: Tensor,
-    disagreement: Tensor,
-    *,
-    alpha: float,
-    tau: float,
-    floor: float,
-    strict: bool = False,
-) -> TaskScale:
-    """The rule of Algorithm 1, lines 13 to 19, as a pure function of ‖g_T‖, ‖g_C‖ and δ.
-
-    `strict` compares δ > τ, as the paper's corollary does, in place of δ ≥ τ.
-    """
-    violated = disagreement > tau if strict else disagreement >= tau
-    limit = 2 * correction_norm.clamp_min(floor)
-    too_long = task_norm > limit
-    fixed = torch.where(task_norm > 0, alpha * correction_norm / task_norm, 0.0)
-    scale = torch.where(violated, fixed, torch.where(too_long, limit / task_norm, 1.0))
-    clipped = too_long & ~violated
-    return TaskScale(scale, violated, clipped, clipped & (correction_norm < floor))
-
-
-class Terms(NamedTuple):
-    """What a batch of pairs says of the model; every field a scalar tensor."""
-
-    alignment: Tensor
-    """`L_A`."""
-    uniformity: Tensor
-    """`L_U`."""
-    disagreement: Tensor
-    """`δ`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """The last correction. Its tensors belong to the `Guidance` and are overwritten in place by the next one."""
-
-    values: Tensor  # (4,): alignment, uniformity, disagreement, norm
-
-    @property
-    def alignment(self) -> Tensor:
-        """`L_A`."""
-        return self.values[0]
-
-    @property
-    def uniformity(self) -> Tensor:
-        """`L_U`."""
-        return self.values[1]
-
-    @property
-    def disagreement(self) -> Tensor:
-        """`δ`, before the corrective update."""
-        return self.values[2]
-
-    @property
-    def norm(self) -> Tensor:
-        """`‖g_C‖`, over all trainable parameters."""
-        return self.values[3]
-
-
-class Report(NamedTuple):
-    """What one step did. Every field is a scalar tensor on the device: whoever prints one pays for the copy."""
-
-    task_loss: Tensor
-    alignment: Tensor
-    uniformity: Tensor
-    disagreement: Tensor
-    correction_norm: Tensor
-    task_norm: Tensor
-    scale: Tensor
-    violated: Tensor
-    clipped: Tensor
-    floored: Tensor
-
-    def numbers(self) -> dict[str, float]:
-        """All fields as Python floats, in one copy from the device."""
-        values = torch.stack([field.to(self.alignment.dtype) for field in self]).tolist()
-        return dict(zip(self._fields, values, strict=True))
 
 
 class Guidance:
@@ -277,10 +174,7 @@ class Guidance:
         self.iteration = 0
         self._values = torch.zeros(4, dtype=wide, device=parameters[0].device)
         self._margin = torch.tensor(math.nan if relative else number, dtype=wide, device=self._values.device)
-        self._device_iteration = torch.zeros((), dtype=torch.long, device=self._values.device)
-        self._first_non_finite = torch.full_like(self._device_iteration, -1)
-        self._non_finite = torch.zeros_like(self._device_iteration)
-        self._collapsed = torch.zeros_like(self._device_iteration)
+        self.watch = Watch(self._values.device)
         self.correction = Correction(self._values)
 
     @property
@@ -323,7 +217,7 @@ class Guidance:
         if not loss.requires_grad:
             raise RuntimeError("task_loss returned a loss without a graph; compute it with gradients enabled")
         self._scaled(loss).backward()  # type: ignore[no-untyped-call]
-        report = _plain(loss.detach()) if pairs is None else self.rescale(self.correction, loss.detach())
+        report = plain_report(loss.detach()) if pairs is None else self.rescale(self.correction, loss.detach())
         self._update()
         self.optimizer.zero_grad()
         return report
@@ -341,7 +235,7 @@ class Guidance:
                 "optimizer.zero_grad(set_to_none=True)"
             )
         self.iteration += 1
-        self._device_iteration += 1
+        self.watch.iteration += 1
         if due:
             self._correct(pairs if isinstance(pairs, Pairs) else pairs.draw())
         return self.correction
@@ -356,7 +250,7 @@ class Guidance:
             raise RuntimeError("there is no task gradient to rescale: run backward between correct and rescale")
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
-        norm = _global_norm(gradients)
+        norm = global_norm(gradients)
         outcome = task_scale(
             norm,
             correction.norm,
@@ -367,7 +261,7 @@ class Guidance:
             strict=self.strict,
         )
         torch._foreach_mul_(gradients, outcome.scale)
-        self._count_non_finite(norm)
+        self.watch.norm(norm)
         loss = torch.full_like(norm, math.nan) if task_loss is None else task_loss
         return Report._make([loss, *correction.values.clone(), norm, *outcome])
 
@@ -392,7 +286,7 @@ class Guidance:
         align = rationales.alignment(first, second)
         uniform = rationales.uniformity(distances, different, self._margin_or_zero())
         disagree = rationales.disagreement(logits[:n].detach(), logits[n:].detach())
-        self._watch_collapse(align.detach(), uniform.detach(), different, embedded.detach())
+        self.watch.pairs(align.detach(), uniform.detach(), different, embedded.detach(), self._margin_or_zero())
         return Terms(align, uniform, disagree)
 
     def _correct(self, pairs: Pairs) -> None:
@@ -400,16 +294,16 @@ class Guidance:
         terms = self.terms(pairs)
         parameters = self.parameters()
         gradients = self._gradients(terms.alignment + terms.uniformity, parameters)
-        _set_gradients(parameters, gradients)
+        set_gradients(parameters, gradients)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
-        norm = _global_norm([cast(Tensor, parameter.grad) for parameter in parameters])
+        norm = global_norm([cast(Tensor, parameter.grad) for parameter in parameters])
         self._update()
         self.optimizer.zero_grad()
         torch.clear_autocast_cache()  # inside the caller's autocast the task batch would meet the weights of before
         fresh = torch.stack([*(term.detach() for term in terms), norm]).to(self._values.dtype)
         self._values.copy_(torch.where(torch.isfinite(norm), fresh, self._values))
-        self._count_non_finite(norm)
+        self.watch.norm(norm)
 
     def _gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         if not loss.requires_grad:
@@ -424,49 +318,21 @@ class Guidance:
             )
         return gradients
 
-    # -- what is watched on the device, and read when somebody logs ------------------------------------------------
-
     def check(self) -> None:
         """Raise if training has gone wrong since the start: a non-finite step or a collapse. Waits for the device.
 
         Raises:
             NonFiniteError: a loss or gradient was NaN or infinite and no GradScaler was there to skip it.
-            CollapseError: rationales have stood on one point for `COLLAPSE_PATIENCE` corrections.
+            CollapseError: all images of the pairs have stood on one point for many corrections.
         """
-        first, count, collapsed = torch.stack([self._first_non_finite, self._non_finite, self._collapsed]).tolist()
-        if count and self.scaler is None:
-            raise NonFiniteError(
-                f"NaN or infinite gradient at iteration {first}. Likely causes: a NaN in the images, a learning rate "
-                f"that is too high, or fp16 without a GradScaler."
-            )
-        if collapsed >= COLLAPSE_PATIENCE:
-            raise CollapseError(
-                f"the model has collapsed: for {collapsed} corrections all images of the pairs have stood on one "
-                f"point, where every gradient is zero and the disagreement only looks perfect. Remedies: warm the "
-                f"learning rate up, lower it, use a larger margin, or better pairs."
-            )
+        self.watch.check(skips=self.scaler is not None)
 
     @property
     def skipped(self) -> Tensor:
         """How many updates had a non-finite gradient (skipped where a GradScaler is in use); on the device."""
-        return self._non_finite
+        return self.watch.non_finite
 
-    def _count_non_finite(self, norm: Tensor) -> None:
-        bad = ~torch.isfinite(norm)
-        is_first = bad & (self._first_non_finite < 0)
-        self._first_non_finite.copy_(torch.where(is_first, self._device_iteration, self._first_non_finite))
-        self._non_finite += bad
-
-    def _watch_collapse(self, align: Tensor, uniform: Tensor, different: Tensor, embedded: Tensor) -> None:
-        """Count the corrections in a row at which images of different labels stand on one point."""
-        margin = self._margin_or_zero()
-        worst = different.float().mean() * margin  # L_U when every distance is 0
-        hinged = (margin > 0) & (uniform >= (1 - COLLAPSE_TOLERANCE) * worst) & (align <= COLLAPSE_TOLERANCE * margin)
-        centre = embedded.mean(dim=0)
-        spread = torch.linalg.vector_norm(embedded - centre, dim=1).max()
-        flat = spread <= 1e-6 * torch.linalg.vector_norm(centre)
-        collapsed = (hinged | flat) & different.any()
-        self._collapsed.copy_(torch.where(collapsed, self._collapsed + 1, 0))
+    # -- margin, modes, precision, state ---------------------------------------------------------------------------
 
     def _measure_margin(self, distances: Tensor, different: Tensor) -> None:
         """Turn a relative margin into a number at the first batch that has images of different labels."""
@@ -478,8 +344,6 @@ class Guidance:
 
     def _margin_or_zero(self) -> Tensor:
         return torch.nan_to_num(self._margin, nan=0.0)
-
-    # -- modes, precision, state -----------------------------------------------------------------------------------
 
     def _hold_batch_norm(self) -> None:
         if self.batch_norm == "eval":
@@ -513,56 +377,28 @@ class Guidance:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly, inside a cycle of `every` included; a `generator` is the caller's."""
-        return {"iteration": self.iteration} | {name: getattr(self, name).clone() for name in _STATE}
+        return {
+            "iteration": self.iteration,
+            "correction": self._values.clone(),
+            "margin": self._margin.clone(),
+            **{f"watch.{name}": counter for name, counter in self.watch.state_dict().items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`; tensors keep their place, as captured graphs need."""
-        if unknown := set(state) ^ {"iteration", *_STATE}:
+        if unknown := set(state) ^ set(self.state_dict()):
             raise ValueError(f"this is not the state of a Guidance: missing or unknown {sorted(unknown)}")
         self.iteration = int(state["iteration"])
-        for name in _STATE:
-            getattr(self, name).copy_(state[name])
+        self._values.copy_(state["correction"])
+        self._margin.copy_(state["margin"])
+        self.watch.load_state_dict({name.removeprefix("watch."): value for name, value in state.items()})
 
-
-_STATE = ("_values", "_margin", "_device_iteration", "_first_non_finite", "_non_finite", "_collapsed")
 
 _EMBEDDINGS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "rationale": lambda features, logits, weight: rationales.scaled_features(features, weight),
     "features": lambda features, logits, weight: rationales.full_precision(features),
     "logits": lambda features, logits, weight: rationales.full_precision(logits),
 }
-
-
-def _set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Leave `gradients` in `.grad` as a backward pass would have: each in its parameter's layout and in its own memory.
-
-    Fused optimizers read a gradient by its parameter's strides and a GradScaler divides in place, while
-    `autograd.grad` returns what it has: another layout, or one tensor for two parameters. A parameter that the loss
-    does not touch (the head's bias) gets a zero gradient and not None, so that momentum and weight decay act on it.
-    """
-    taken: set[int] = set()
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        if gradient is None:
-            parameter.grad = torch.zeros_like(parameter)
-            continue
-        memory = gradient.untyped_storage()._cdata
-        usable = gradient.stride() == parameter.stride() and memory not in taken
-        parameter.grad = gradient if usable else torch.empty_like(parameter).copy_(gradient)
-        taken.add(memory)
-
-
-def _plain(loss: Tensor) -> Report:
-    """The report of a step without pairs: the task gradient as it is, the rest unknown."""
-    unknown, no = loss.new_full((5,), math.nan), loss.new_zeros(3, dtype=torch.bool)
-    return Report._make([loss, *unknown, loss.new_ones(()), *no])
-
-
-def _global_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """L2 norm over all entries of all tensors, in single precision or better."""
-    wide = torch.float64 if tensors[0].dtype == torch.float64 else torch.float32
-    norms = torch._foreach_norm(list(tensors), 2.0, dtype=wide)
-    total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
-    return total
 
 
 def _parse_margin(margin: float | str) -> tuple[float, bool]:

@@ -149,13 +149,12 @@ def _own(
     own_pairs = pairs if isinstance(pairs, PairSet) else None
     made = gather(config.with_changes(pairs=0, held_out_pairs=0) if own_pairs is not None else config, table=table)
     transform = method_class(config.method).transform
-    given = Materials(
+    return Materials(
         made.table,
         model.to(torch.device("cpu")) if isinstance(model, nn.Module) else made.model,
         own_pairs.map(transform) if own_pairs is not None else made.pairs,
         held_out.map(transform) if held_out is not None else made.held_out,
     )
-    return given
 
 
 def _config_of(stored: dict[str, Any], path: Path) -> RunConfig:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ipg import guidance
 from ipg.guidance import CollapseError, Guidance, NonFiniteError, Pairs, task_scale
+from ipg.watch import COLLAPSE_PATIENCE
 
 EXACT = {"atol": 1e-10, "rtol": 1e-10}
 
@@ -482,8 +482,8 @@ def test_state_survives_saving_and_keeps_its_tensors(toys: ModuleType, tmp_path:
     assert held[0].norm.item() != guide.correction.norm.item()
     for name, value in state.items():  # a state is a copy, not a window
         assert torch.equal(torch.as_tensor(copied[name]), torch.as_tensor(value)), name
-    with pytest.raises(ValueError, match=r"not the state of a Guidance.*_margin"):
-        other.load_state_dict({k: v for k, v in state.items() if k != "_margin"})
+    with pytest.raises(ValueError, match=r"not the state of a Guidance.*margin"):
+        other.load_state_dict({k: v for k, v in state.items() if k != "margin"})
 
 
 def test_accumulation_equals_the_step_on_the_whole_batch(toys: ModuleType) -> None:
@@ -730,7 +730,7 @@ def test_relative_margin_is_a_share_of_the_first_distances(toys: ModuleType, nai
     second = guide.correct(mixed)
     assert guide.margin.item() == pytest.approx(0.5 * distance, rel=1e-12)
     assert second.uniformity.item() == pytest.approx(expected, rel=1e-12)
-    assert guide.state_dict()["_margin"].item() == guide.margin.item()
+    assert guide.state_dict()["margin"].item() == guide.margin.item()
 
     guide.correct(toys.pairs(classes=3, seed=9))
     assert guide.margin.item() == pytest.approx(0.5 * distance, rel=1e-12)  # measured once
@@ -798,7 +798,7 @@ def collapsed_model(toys: ModuleType, how: str) -> nn.Sequential:
 def test_collapse_is_told_after_its_patience(toys: ModuleType, how: str, margin: float) -> None:
     model = collapsed_model(toys, how)
     guide = Guidance(model, torch.optim.SGD(model.parameters(), lr=1e-7), margin=margin)
-    for _ in range(guidance.COLLAPSE_PATIENCE - 1):
+    for _ in range(COLLAPSE_PATIENCE - 1):
         guide.step(task(model, toys.batch(dtype=torch.float32)), toys.pairs(dtype=torch.float32))
         guide.check()
     guide.step(task(model, toys.batch(dtype=torch.float32)), toys.pairs(dtype=torch.float32))
@@ -810,14 +810,14 @@ def test_collapse_must_last(toys: ModuleType) -> None:
     """One correction with some spread starts the count anew, and one class alone says nothing."""
     model = collapsed_model(toys, "one point")
     guide = Guidance(model, torch.optim.SGD(model.parameters(), lr=0.0))
-    for _ in range(guidance.COLLAPSE_PATIENCE - 1):
+    for _ in range(COLLAPSE_PATIENCE - 1):
         guide.correct(toys.pairs(dtype=torch.float32))
     healthy = toys.mlp(dtype=torch.float32).state_dict()
     dead = copy.deepcopy(model.state_dict())
     model.load_state_dict(healthy)
     guide.correct(toys.pairs(dtype=torch.float32))
     model.load_state_dict(dead)
-    for _ in range(guidance.COLLAPSE_PATIENCE - 1):
+    for _ in range(COLLAPSE_PATIENCE - 1):
         guide.correct(toys.pairs(dtype=torch.float32))
     guide.check()
     one_class = toys.pairs(dtype=torch.float32)
@@ -825,7 +825,7 @@ def test_collapse_must_last(toys: ModuleType) -> None:
     for _ in range(2):
         guide.correct(one_class)
     guide.check()
-    for _ in range(guidance.COLLAPSE_PATIENCE):
+    for _ in range(COLLAPSE_PATIENCE):
         guide.correct(toys.pairs(dtype=torch.float32))
     with pytest.raises(CollapseError):
         guide.check()
@@ -840,7 +840,7 @@ def test_a_model_of_the_shortcut_alone_has_not_collapsed(toys: ModuleType, margi
     guide = Guidance(model, torch.optim.SGD(model.parameters(), lr=0.0), margin=margin)
     pairs = toys.pairs(dtype=torch.float32)
     pairs.first[:, -1], pairs.second[:, -1] = 0.0, 3.0
-    for _ in range(guidance.COLLAPSE_PATIENCE):
+    for _ in range(COLLAPSE_PATIENCE):
         correction = guide.correct(pairs)
     assert correction.norm.item() > 0
     guide.check()
@@ -850,8 +850,8 @@ def test_aligned_members_without_a_margin_have_not_collapsed(toys: ModuleType) -
     model = toys.mlp()
     guide = Guidance(model, build(toys, model), margin=0.0)
     zero, different = torch.zeros((), dtype=torch.float64), ~torch.eye(4, dtype=torch.bool)
-    for _ in range(guidance.COLLAPSE_PATIENCE):
-        guide._watch_collapse(zero, zero, different, torch.randn(8, 5))
+    for _ in range(COLLAPSE_PATIENCE):
+        guide.watch.pairs(zero, zero, different, torch.randn(8, 5), guide.margin)
     guide.check()
 
 
@@ -859,7 +859,7 @@ def test_aligned_members_without_a_margin_have_not_collapsed(toys: ModuleType) -
 def test_healthy_training_is_left_alone(toys: ModuleType, margin: float | str) -> None:
     model = toys.mlp(dtype=torch.float32)
     guide = Guidance(model, build(toys, model, "adam"), margin=margin, tau=0.1)
-    for i in range(3 * guidance.COLLAPSE_PATIENCE):
+    for i in range(3 * COLLAPSE_PATIENCE):
         guide.step(task(model, toys.batch(seed=i, dtype=torch.float32)), toys.pairs(seed=i, dtype=torch.float32))
         guide.check()
 

@@ -98,7 +98,7 @@ def test_correct_and_rescale_do_not_wait(toys: ModuleType) -> None:
 
 
 @pytest.mark.usefixtures("fake")
-@pytest.mark.parametrize("where", ["task_scale", "_global_norm"])
+@pytest.mark.parametrize("where", ["task_scale", "global_norm"])
 def test_a_planted_item_is_caught(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """The condition written as an `if`, or a norm read on the host, does not get through."""
 
@@ -109,7 +109,7 @@ def test_a_planted_item_is_caught(monkeypatch: pytest.MonkeyPatch, where: str) -
     def reading(tensors: list[torch.Tensor]) -> torch.Tensor:
         return torch.full((), math.sqrt(sum(t.square().sum().item() for t in tensors)))
 
-    monkeypatch.setattr(guidance, where, {"task_scale": branching, "_global_norm": reading}[where])
+    monkeypatch.setattr(guidance, where, {"task_scale": branching, "global_norm": reading}[where])
     with pytest.raises(DataDependentOutputException):
         run(OPTIMIZERS["sgd foreach"])
 

@@ -1,16 +1,15 @@
-"""Runs what is missing of a study and keeps a row a trial, written as it ends.
-
-    python -m ipg.experiments.runner src/ipg/experiments/studies/colored_mnist.toml --data-path mnist.npz
-"""
+"""Runs what is missing of a study and keeps a row a trial, written as it ends."""
 
 from __future__ import annotations
 
 import argparse
 import base64
 import json
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,28 +20,24 @@ from ipg.evaluation.groups import predict
 from ipg.experiments.study import Study, Trial, load_study
 from ipg.training.device import autocast_dtype
 from ipg.training.loop import train
-from ipg.training.materials import gather
+from ipg.training.materials import gather, suited_model
 
 __all__ = ["read_rows", "run_study", "run_trial"]
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows in a `trials.jsonl`; none where there is no file. A line cut by a kill is left out."""
-    if not path.exists():
-        return []
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []:
+        with suppress(json.JSONDecodeError):
             rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
     return rows
 
 
 def run_study(study: Study, results: Path, *, data_path: str | None = None, device: str = "auto") -> int:
     """Run the trials that have no row in `results` yet; returns how many failed."""
     file = results / "trials.jsonl"
-    done = {row["key"] for row in read_rows(file)}
+    done = {row.get("key") for row in read_rows(file)}
     missing = [trial for trial in study.trials if trial.key not in done]
     print(f"{study.name}: {len(study.trials)} trials, {len(study.trials) - len(missing)} done", flush=True)
     results.mkdir(parents=True, exist_ok=True)
@@ -56,8 +51,7 @@ def run_study(study: Study, results: Path, *, data_path: str | None = None, devi
             traceback.print_exc(file=sys.stderr)
             print(f"[{number}/{len(missing)}] {_title(trial)}: failed: {error}", flush=True)
             continue
-        with file.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(row, ensure_ascii=False) + "\n")
+        _append(file, row)
         average = row["metrics"]["average"]
         print(f"[{number}/{len(missing)}] {_title(trial)}: {average:.4f} in {row['seconds']:.1f} s", flush=True)
     return failed
@@ -74,6 +68,7 @@ def run_trial(trial: Trial, *, metrics_split: str = "test") -> dict[str, Any]:
     device = next(outcome.model.parameters()).device
     predictions = predict(outcome.model, part.images.to(device), autocast=autocast_dtype(config))
     settled = {name: value for name, value in result["config"].items() if name not in ("device", "data_path", "seed")}
+    settled["model"] = config.model or suited_model(materials.table)
 
     def metrics(row: dict[str, Any]) -> dict[str, Any]:
         return {**row[metrics_split], "pair_disagreement": row["pair_disagreement"]}
@@ -90,7 +85,7 @@ def run_trial(trial: Trial, *, metrics_split: str = "test") -> dict[str, Any]:
         "split": metrics_split,
         "selected_epoch": result["selected_epoch"],
         "metrics": metrics(selected),
-        "predictions": _pack(predictions.cpu().numpy()),
+        "predictions": _pack(predictions.cpu().numpy(), part.num_classes),
         "last_metrics": metrics(outcome.rows[-1]),
         "curve": [row[metrics_split]["average"] for row in outcome.rows],
         "seconds": result["seconds"],
@@ -98,9 +93,19 @@ def run_trial(trial: Trial, *, metrics_split: str = "test") -> dict[str, Any]:
     }
 
 
-def _pack(labels: np.ndarray[Any, Any]) -> str:
-    """Predicted classes, eight a byte where there are two, else one a byte, as base64."""
-    packed = np.packbits(labels.astype(bool)) if labels.size and labels.max() < 2 else labels.astype(np.uint8)
+def _append(file: Path, row: dict[str, Any]) -> None:
+    """Add a row as a line of its own, also after one that a kill has cut."""
+    with file.open("a+b") as out:
+        if out.tell():
+            out.seek(-1, os.SEEK_END)
+            if out.read() != b"\n":
+                out.write(b"\n")
+        out.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+
+
+def _pack(predictions: np.ndarray[Any, Any], classes: int) -> str:
+    """Predicted classes as base64: eight a byte where there are two classes, else one a byte (at most 256)."""
+    packed = np.packbits(predictions.astype(bool)) if classes == 2 else predictions.astype(np.uint8)
     return base64.b64encode(packed.tobytes()).decode()
 
 

@@ -16,15 +16,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipg.config import ConfigError, RunConfig
+from ipg.config import ConfigError, RunConfig, read_toml
+from ipg.methods import method_class, parse_options
 
 __all__ = ["Study", "Trial", "load_study"]
+
+_KEYS = ("dataset", "seeds", "metrics_split", "base", "arm")
+_ARM_KEYS = ("dataset", "seeds", "method", "protocol", "config")
 
 
 @dataclass(frozen=True)
@@ -58,34 +61,52 @@ class Study:
 
 def load_study(path: Path) -> Study:
     """Read a study file; all mistakes are reported together."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError([f"there is no study file {path}"]) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{path} is not valid TOML: {error}"]) from None
-    unknown = set(content) - {"dataset", "seeds", "metrics_split", "base", "arm"}
-    problems = [f"{path}: unknown key {name!r}" for name in sorted(unknown)]
-    trials: list[Trial] = []
-    for number, arm in enumerate(content.get("arm", []), start=1):
+    content = read_toml(path, "study file")
+    problems = [f"unknown key {name!r}" for name in content if name not in _KEYS]
+    arms = content.get("arm")
+    if not isinstance(arms, list) or not arms:
+        problems.append("there is nothing to run; expected at least one [[arm]]")
+        arms = []
+    trials: dict[str, Trial] = {}
+    for number, arm in enumerate(arms, start=1):
         try:
-            trials += _trials(path.stem, content, arm)
-        except (ConfigError, KeyError) as error:
-            reasons = error.problems if isinstance(error, ConfigError) else [f"lacks {error}"]
-            problems += [f"{path}: arm {number}: {reason}" for reason in reasons]
+            found = {trial.key: trial for trial in _trials(path.stem, content, arm)}
+            if trials.keys() & found.keys():
+                raise ConfigError(["repeats trials of an arm above it"])
+        except ConfigError as error:
+            problems += [f"arm {number}: {problem}" for problem in error.problems]
+        else:
+            trials |= found
     if problems:
-        raise ConfigError(problems)
-    return Study(path.stem, tuple(trials), content.get("metrics_split", "test"))
+        raise ConfigError([f"{path}: {problem}" for problem in problems])
+    return Study(path.stem, tuple(trials.values()), content.get("metrics_split", "test"))
 
 
 def _trials(study: str, content: Mapping[str, Any], arm: Mapping[str, Any]) -> list[Trial]:
-    dataset = arm.get("dataset", content["dataset"])
-    values = {**content.get("base", {}), **arm.get("config", {}), "data": dataset, "method": arm["method"]}
-    seeds = arm.get("seeds", content["seeds"])
-    numbers = range(seeds) if isinstance(seeds, int) else seeds
+    """The trials of one arm, a seed each."""
+    if not isinstance(arm, dict):
+        raise ConfigError(["expected a table"])
+    settled = {"base": {}, "config": {}} | {k: v for k, v in content.items() if k in ("dataset", "seeds", "base")} | arm
+    problems = [f"unknown key {name!r}" for name in arm if name not in _ARM_KEYS]
+    problems += [f"lacks {name!r}" for name in ("dataset", "method", "protocol", "seeds") if name not in settled]
+    problems += [f"{name} must be a table" for name in ("base", "config") if not isinstance(settled[name], dict)]
+    if problems:
+        raise ConfigError(problems)
+    names = {"data": settled["dataset"], "method": settled["method"]}
+    config = RunConfig.from_mapping({**settled["base"], **settled["config"], **names})
+    try:
+        parse_options(method_class(config.method), config.options)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
     return [
-        Trial(
-            study, dataset, arm["method"], arm["protocol"], seed, RunConfig.from_mapping({**values, "seed": seed})
-        )
-        for seed in numbers
+        Trial(study, config.data, config.method, settled["protocol"], seed, config.with_changes(seed=seed))
+        for seed in _seeds(settled["seeds"])
     ]
+
+
+def _seeds(given: Any) -> Sequence[int]:
+    """A number of seeds, or a list of them."""
+    seeds = range(given) if isinstance(given, int) and not isinstance(given, bool) else given
+    if not isinstance(seeds, range | list) or not seeds or any(type(seed) is not int or seed < 0 for seed in seeds):
+        raise ConfigError([f"seeds={given!r}: expected how many there are, or a list of them"])
+    return seeds

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from ipg.files import replacing
@@ -26,11 +26,14 @@ class CheckpointError(ValueError):
 
 
 def save_checkpoint(path: Path, state: Any) -> None:
-    """Write `state`, any nesting of dicts, lists and tuples of tensors and plain values."""
+    """Write `state`, any nesting of dicts, lists and tuples of tensors and plain values.
+
+    Tensors are named by the way to them, so a plain `state_dict` is also what other programs expect.
+    """
     tensors: dict[str, Tensor] = {}
-    structure = _encode(state, tensors)
-    with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": FORMAT, "structure": json.dumps(structure)})
+    structure = json.dumps(_encode(state, "", tensors))
+    with replacing(path) as temporary:  # not safetensors' save_file, which makes temporary files of its own
+        temporary.write_bytes(save(tensors, metadata={"format": FORMAT, "structure": structure}))
 
 
 def load_checkpoint(path: Path, *, device: torch.device | str = "cpu") -> Any:
@@ -44,20 +47,27 @@ def load_checkpoint(path: Path, *, device: torch.device | str = "cpu") -> Any:
         return _decode(json.loads(metadata["structure"]), tensors)
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}") from None
-    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
+    except CheckpointError:
+        raise
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged and cannot be read ({error}); delete it to start again") from None
 
 
-def _encode(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """`value` as JSON; tensors move to `tensors` and leave their name."""
     if isinstance(value, Tensor):
-        name = str(len(tensors))
-        tensors[name] = value.detach().clone().contiguous()
+        while name in tensors:  # {"a/b": …} beside {"a": {"b": …}}
+            name += "'"
+        tensors[name] = value.detach().clone(memory_format=torch.contiguous_format)  # no memory shared with another
         return {"tensor": name}
+    within = f"{name}/" if name else ""
     if isinstance(value, dict):
-        return {"dict": [[key, _encode(item, tensors)] for key, item in value.items()]}  # keys keep their type
+        if wrong := [key for key in value if not isinstance(key, str | int)]:
+            raise TypeError(f"a checkpoint cannot hold a key of type {type(wrong[0]).__name__}")
+        return {"dict": [[key, _encode(item, f"{within}{key}", tensors)] for key, item in value.items()]}
     if isinstance(value, list | tuple):
-        return {type(value).__name__: [_encode(item, tensors) for item in value]}
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [_encode(item, f"{within}{number}", tensors) for number, item in enumerate(value)]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a checkpoint cannot hold a {type(value).__name__}")

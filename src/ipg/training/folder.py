@@ -11,7 +11,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from ipg.files import write_json, write_jsonl, write_text
+from ipg.files import remove_leftovers, write_json, write_jsonl, write_text
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 
 __all__ = ["FolderError", "RunFolder"]
@@ -29,9 +29,10 @@ class RunFolder:
         self.config, self.metrics = path / "config.json", path / "metrics.jsonl"
         self.checkpoint, self.model = path / "checkpoint.safetensors", path / "model.safetensors"
         self.result, self.done = path / "result.json", path / "done"
+        self._files = (self.config, self.metrics, self.checkpoint, self.model, self.result, self.done)
 
     @contextmanager
-    def claim(self, identity: Mapping[str, Any], origin: Mapping[str, Any]) -> Iterator[None]:
+    def claim(self, identity: Mapping[str, Mapping[str, Any]], origin: Mapping[str, Any]) -> Iterator[None]:
         """Hold the folder for one run, made new or already of the same `identity` (configuration and data).
 
         Raises:
@@ -44,24 +45,30 @@ class RunFolder:
         except Timeout:
             raise FolderError(f"{self.path} is in use by another process") from None
         try:
+            for file in self._files:
+                remove_leftovers(file)
             self._admit(identity, origin)
             yield
         finally:
             lock.release()
 
-    def _admit(self, identity: Mapping[str, Any], origin: Mapping[str, Any]) -> None:
+    def _admit(self, identity: Mapping[str, Mapping[str, Any]], origin: Mapping[str, Any]) -> None:
         if not self.config.exists():
             strangers = [entry.name for entry in self.path.iterdir() if entry.name not in ("lock", "report.html")]
             if strangers:
-                raise FolderError(f"{self.path} is not empty and not a run folder (it holds {strangers[0]}); name another")
+                raise FolderError(
+                    f"{self.path} is not empty and not a run folder (it holds {strangers[0]}); name another"
+                )
             write_json(self.config, {**identity, **origin})
             return
         old = read_json(self.config)
+        if not all(isinstance(old.get(part), dict) for part in identity):
+            raise FolderError(f"{self.config} is not of a run; name another folder")
         differing = [
-            f"{key} was {old.get(part, {}).get(key)!r} and is now {value!r}"
-            for part in identity
-            for key, value in identity[part].items()
-            if old.get(part, {}).get(key) != value
+            f"{key} was {old[part].get(key)!r} and is now {now.get(key)!r}"
+            for part, now in identity.items()
+            for key in {**old[part], **now}
+            if old[part].get(key) != now.get(key)
         ]
         if differing and not self.checkpoint.exists():
             write_json(self.config, {**identity, **origin})  # that run never got anywhere: nothing is lost
@@ -79,11 +86,21 @@ class RunFolder:
         """The last checkpoint, on the CPU; None where there is none yet."""
         return load_checkpoint(self.checkpoint) if self.checkpoint.exists() else None
 
-    def finish(self, weights: dict[str, Tensor], result: Mapping[str, Any]) -> None:
-        """Write the kept weights and the result; the `done` marker comes last."""
+    def finish(
+        self, weights: dict[str, Tensor], rows: Sequence[Mapping[str, Any]], result: Mapping[str, Any]
+    ) -> None:
+        """Write the kept weights, all metrics and the result; the `done` marker comes last."""
         save_checkpoint(self.model, weights)
+        write_jsonl(self.metrics, rows)  # again: a kill may have come between the last checkpoint and its metrics
         write_json(self.result, result)
         write_text(self.done, "")
+
+    def finished(self) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, Any]] | None:
+        """Weights, metrics and result of a run that is done; None where it is not."""
+        if not self.done.exists():
+            return None
+        rows = [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").split("\n") if line]
+        return load_checkpoint(self.model), rows, read_json(self.result)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,0 +1,36 @@
+"""Gradients of many parameters at once: their common length, and where they are left. This file imports torch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["global_norm", "set_gradients"]
+
+
+def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Leave `gradients` in `.grad` as a backward pass would have: each in its parameter's layout and in its own memory.
+
+    Fused optimizers read a gradient by its parameter's strides and a GradScaler divides in place, while
+    `autograd.grad` returns what it has: another layout, or one tensor for two parameters. A parameter that the loss
+    does not touch (the head's bias) gets a zero gradient and not None, so that momentum and weight decay act on it.
+    """
+    taken: set[int] = set()
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            parameter.grad = torch.zeros_like(parameter)
+            continue
+        memory = gradient.untyped_storage()._cdata
+        usable = gradient.stride() == parameter.stride() and memory not in taken
+        parameter.grad = gradient if usable else torch.empty_like(parameter).copy_(gradient)
+        taken.add(memory)
+
+
+def global_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """L2 norm over all entries of all tensors, in single precision or better."""
+    wide = torch.float64 if tensors[0].dtype == torch.float64 else torch.float32
+    norms = torch._foreach_norm(list(tensors), 2.0, dtype=wide)
+    total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+    return total

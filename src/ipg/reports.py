@@ -1,0 +1,76 @@
+"""What a correction finds and what a step did, as scalars on the device. This file imports torch alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Correction", "Report", "Terms", "plain_report"]
+
+
+class Terms(NamedTuple):
+    """What a batch of pairs says of the model; every field a scalar tensor."""
+
+    alignment: Tensor
+    """`L_A`."""
+    uniformity: Tensor
+    """`L_U`."""
+    disagreement: Tensor
+    """`δ`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """The last correction. Its tensors belong to the `Guidance` and are overwritten in place by the next one."""
+
+    values: Tensor  # (4,): alignment, uniformity, disagreement, norm
+
+    @property
+    def alignment(self) -> Tensor:
+        """`L_A`."""
+        return self.values[0]
+
+    @property
+    def uniformity(self) -> Tensor:
+        """`L_U`."""
+        return self.values[1]
+
+    @property
+    def disagreement(self) -> Tensor:
+        """`δ`, before the corrective update."""
+        return self.values[2]
+
+    @property
+    def norm(self) -> Tensor:
+        """`‖g_C‖`, over all trainable parameters."""
+        return self.values[3]
+
+
+class Report(NamedTuple):
+    """What one step did. Every field is a scalar tensor on the device: whoever prints one pays for the copy."""
+
+    task_loss: Tensor
+    alignment: Tensor
+    uniformity: Tensor
+    disagreement: Tensor
+    correction_norm: Tensor
+    task_norm: Tensor
+    scale: Tensor
+    violated: Tensor
+    clipped: Tensor
+    floored: Tensor
+
+    def numbers(self) -> dict[str, float]:
+        """All fields as Python floats, in one copy from the device."""
+        values = torch.stack([field.to(self.alignment.dtype) for field in self]).tolist()
+        return dict(zip(self._fields, values, strict=True))
+
+
+def plain_report(loss: Tensor) -> Report:
+    """The report of a step without pairs: the task gradient as it is, the rest unknown."""
+    unknown, no = loss.new_full((5,), math.nan), loss.new_zeros(3, dtype=torch.bool)
+    return Report._make([loss, *unknown, loss.new_ones(()), *no])
