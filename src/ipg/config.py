@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-__all__ = ["CHOICES", "PANELS", "ConfigError", "RunConfig", "coerce", "field_help", "load_config", "read_toml"]
+__all__ = ["CHOICES", "PANELS", "ConfigError", "RunConfig", "field_help", "load_config", "read_toml"]
 
 
 class ConfigError(ValueError):
@@ -111,7 +111,7 @@ class RunConfig:
         for name, kind in get_type_hints(RunConfig).items():
             given = getattr(self, name)
             try:
-                value = coerce(given, kind)
+                value = _coerce(given, kind)
                 _check(name, value)
             except ValueError as error:
                 yield f"{name}={given!r}: {error}"
@@ -210,10 +210,10 @@ def _check(name: str, value: Any) -> None:
             raise ValueError('expected a number, at least 0, or a multiple such as "0.5x"')
 
 
-def coerce(value: Any, kind: Any) -> Any:
+def _coerce(value: Any, kind: Any) -> Any:
     """`value` as `kind`, from TOML or a flag; ValueError where it is something else."""
     if (options := get_args(kind)) and type(None) in options:
-        return None if value is None else coerce(value, options[0])
+        return None if value is None else _coerce(value, options[0])
     if kind is bool:
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"

@@ -36,7 +36,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 import ipg.rationale as rationales
 from ipg.condition import TaskScale, task_scale
 from ipg.gradients import global_norm, set_gradients
-from ipg.reports import Correction, Report, Terms, plain_report
+from ipg.records import Correction, Report, Terms, plain_report
 from ipg.watch import CollapseError, NonFiniteError, Watch
 
 __all__ = [

@@ -41,7 +41,7 @@ class Batches:
         """The batches of pass `epoch` from the `start`-th on, each as rows on the table's device."""
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", epoch))
         order = torch.randperm(len(self.table), generator=generator).to(self.table.label.device)
-        yield from order.split(self.batch_size)[start:]
+        yield from torch.split(order, self.batch_size)[start:]
 
     def take(self, rows: Tensor) -> Batch:
         """The images of `rows`."""

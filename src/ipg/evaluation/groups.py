@@ -42,8 +42,8 @@ def predict(model: nn.Module, images: Tensor, *, autocast: torch.dtype | None = 
     """The class that `model` gives each of the uint8 `images`, (N,)."""
     device = images.device.type
     with evaluating(model), torch.autocast(device, dtype=autocast, enabled=autocast is not None):
-        parts = [predicted_class(logits_of(model(part.float() / 255))) for part in images.split(EVALUATION_BATCH)]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64, device=images.device)
+        batches = torch.split(images, EVALUATION_BATCH)  # without images it is one batch of none
+        return torch.cat([predicted_class(logits_of(model(batch.float() / 255))) for batch in batches])
 
 
 def evaluate(model: nn.Module, table: ImageTable, *, autocast: torch.dtype | None = None) -> dict[str, Any]:

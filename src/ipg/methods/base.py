@@ -15,6 +15,7 @@ from ipg.config import RunConfig
 from ipg.data.batches import Batch
 from ipg.evaluation.groups import logits_of
 from ipg.guidance import DrawsPairs
+from ipg.rationale import full_precision
 
 __all__ = ["Method", "NoOptions", "Setup", "parse_options"]
 
@@ -37,7 +38,7 @@ class Setup:
         device = batch.image.device.type
         with torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None):
             logits = logits_of(self.model(batch.image))
-        return self.criterion(logits.float(), batch.label)
+        return self.criterion(full_precision(logits), batch.label)
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,9 @@ class Method:
     def check(self) -> None:
         """Raise if training has gone wrong; called when somebody logs, may wait for the device."""
 
+    def close(self) -> None:
+        """Leave the network as a plain network, without hooks; called when training ends."""
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint has to keep besides model and optimizer."""
         return {}
@@ -111,10 +115,10 @@ def parse_options(method: type[Method], given: Mapping[str, Any]) -> Any:
             near = difflib.get_close_matches(name, types, n=1)
             known = f"did you mean {near[0]}?" if near else f"it has {', '.join(types) or 'none'}"
             problems.append(f"method {method.name!r} has no option {name!r}; {known}")
-        elif (choices := get_args(types[name])) and value not in choices:
-            problems.append(f"option {name}={value!r}: expected one of {', '.join(map(str, choices))}")
+        elif value not in get_args(types[name]):  # options so far are choices between words
+            problems.append(f"option {name}={value!r}: expected one of {', '.join(get_args(types[name]))}")
         else:
-            values[name] = value if choices else types[name](value)
+            values[name] = value
     if problems:
         raise ValueError("; ".join(problems))
     return method.Options(**values)

@@ -73,6 +73,10 @@ class Ipg(Method):
         """Raise on a collapse or a non-finite gradient."""
         self.guide.check()
 
+    def close(self) -> None:
+        """Take the guide's hook off the head."""
+        self.guide.tap.remove()
+
     def state_dict(self) -> dict[str, Any]:
         """The guide's state."""
         return self.guide.state_dict()

@@ -48,6 +48,7 @@ class Joint(Ipg):
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One iteration: one update with the sum of losses, or two."""
         order = cast(JointOptions, self.options).order
+        self.guide._hold_batch_norm()  # the task batch may come before the guide's own step does it
         if order == "sum":
             return self._sum(batch)
         if order == "alignment_first":

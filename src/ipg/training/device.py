@@ -8,10 +8,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ipg.config import RunConfig
 
-__all__ = ["autocast_dtype", "numerics", "resolve_device"]
+__all__ = [
+    "autocast_dtype",
+    "numerics",
+    "own_randomness",
+    "random_state",
+    "resolve_device",
+    "seed_generators",
+    "set_random_state",
+]
 
 
 def resolve_device(name: str) -> torch.device:
@@ -35,20 +44,63 @@ def numerics(config: RunConfig, device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    wanted = "ieee" if config.precision == "fp32" else "tf32"
-    places: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]
-    before = [place.fp32_precision for place in places]
-    deterministic, benchmark = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    switches = _tf32_switches()
+    before = [getattr(place, name) for place, name, _ in switches]
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
-        for place in places:
-            place.fp32_precision = wanted
+        for place, name, values in switches:
+            setattr(place, name, values[config.precision != "fp32"])
         torch.use_deterministic_algorithms(config.deterministic)
         torch.backends.cudnn.benchmark = not config.deterministic
         yield
     finally:
-        for place, precision in zip(places, before, strict=True):
-            place.fp32_precision = precision
-        torch.use_deterministic_algorithms(deterministic)
+        for (place, name, _), value in zip(switches, before, strict=True):
+            setattr(place, name, value)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.backends.cudnn.benchmark = benchmark
+
+
+def _tf32_switches() -> list[tuple[Any, str, tuple[Any, Any]]]:
+    """Where matrix products and convolutions are told of TF32, and what they are told without and with it."""
+    backends: Any = torch.backends
+    if hasattr(backends.cuda.matmul, "fp32_precision"):
+        return [(place, "fp32_precision", ("ieee", "tf32")) for place in (backends.cuda.matmul, backends.cudnn.conv)]
+    return [(place, "allow_tf32", (False, True)) for place in (backends.cuda.matmul, backends.cudnn)]  # torch 2.8
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed the CPU's default generator and that of `device`, and no other."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of the CPU's default generator and of that of `device`."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        states[device.type] = torch.get_device_module(device).get_rng_state()
+    return states
+
+
+def set_random_state(states: dict[str, Tensor]) -> None:
+    """Go on from what `random_state` returned."""
+    for kind, state in states.items():
+        if kind == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.get_device_module(kind).set_rng_state(state)
+
+
+@contextmanager
+def own_randomness(device: torch.device) -> Iterator[None]:
+    """Leave the default generators afterwards as they were before."""
+    before = random_state(device)
+    try:
+        yield
+    finally:
+        set_random_state(before)

@@ -86,9 +86,7 @@ class RunFolder:
         """The last checkpoint, on the CPU; None where there is none yet."""
         return load_checkpoint(self.checkpoint) if self.checkpoint.exists() else None
 
-    def finish(
-        self, weights: dict[str, Tensor], rows: Sequence[Mapping[str, Any]], result: Mapping[str, Any]
-    ) -> None:
+    def finish(self, weights: dict[str, Tensor], rows: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> None:
         """Write the kept weights, all metrics and the result; the `done` marker comes last."""
         save_checkpoint(self.model, weights)
         write_jsonl(self.metrics, rows)  # again: a kill may have come between the last checkpoint and its metrics

@@ -37,17 +37,21 @@ class TensorBoard(Listener):
             raise ValueError(
                 "TensorBoard is not installed: pip install 'invariance-pair-guidance[tensorboard]'"
             ) from None
-        self._writer = SummaryWriter(log_dir=str(folder))  # type: ignore[no-untyped-call]
+        self._open = lambda: SummaryWriter(log_dir=str(folder))
+
+    def started(self, config: RunConfig, *, step: int, total: int) -> None:
+        """Open the file; not before, since a run takes no folder that holds something already."""
+        self._writer = self._open()
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         """All numbers of the row, under names such as `test/worst_group`."""
         for name, value in _numbers(row):
-            self._writer.add_scalar(name, value, row["step"])  # type: ignore[no-untyped-call]
-        self._writer.flush()  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, row["step"])
+        self._writer.flush()
 
     def finished(self, result: Mapping[str, Any]) -> None:
         """Close the file."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 def _numbers(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:

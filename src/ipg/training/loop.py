@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -33,15 +33,23 @@ from ipg.methods.base import option_defaults
 from ipg.pairs.pairset import PairSampler
 from ipg.seeds import derive_seed
 from ipg.training.capture import CapturedStep
-from ipg.training.device import autocast_dtype, numerics, resolve_device
-from ipg.training.folder import RunFolder, read_json
+from ipg.training.device import (
+    autocast_dtype,
+    numerics,
+    own_randomness,
+    random_state,
+    resolve_device,
+    seed_generators,
+    set_random_state,
+)
+from ipg.training.folder import RunFolder
 from ipg.training.interrupt import Interrupted, StopRequest, stop_on_signals
 from ipg.training.listeners import Listener
 from ipg.training.materials import Materials
 from ipg.training.provenance import provenance
 from ipg.training.stepping import EagerStep, Means, PairFeed
 
-__all__ = ["Outcome", "learning_rate", "train"]
+__all__ = ["Outcome", "learning_rate", "settled", "train"]
 
 LOOK_SECONDS = 0.5
 """How often the device is asked how it goes."""
@@ -92,24 +100,30 @@ def train(
         Interrupted: Ctrl-C or SIGTERM; the state is saved.
         NonFiniteError, CollapseError: training has gone wrong; the message names the remedies.
     """
-    method_class(config.method)
     device = resolve_device(config.device)
-    home = RunFolder(folder) if folder is not None else None
-    identity = {
-        "config": {key: value for key, value in config.flat().items() if key not in ("device", "data_path")},
-        "data": materials.fingerprints(),
-    }
     with ExitStack() as stack:
-        if home is not None:
-            origin = {**provenance(device), "data_path": config.data_path, "named": materials.named}
-            stack.enter_context(home.claim(identity, {"origin": origin}))
-        stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
+        stack.enter_context(own_randomness(device))
         stack.enter_context(numerics(config, device))
-        run = _Run(config, materials.to(device), device, home, listeners, evaluate_on)
-        if home is not None and home.done.exists():
-            return run.read_back(home)
-        request = stack.enter_context(stop_on_signals())
-        return run.go(request)
+        run = _Run(config, materials.to(device), device, listeners, evaluate_on)  # before the folder: it may refuse
+        stack.callback(run.method.close)
+        if folder is not None:
+            run.home = RunFolder(folder)
+            stack.enter_context(run.home.claim(*_identity(config, materials, device)))
+            if (found := run.home.finished()) is not None:
+                return run.read_back(*found)
+        return run.go(stack.enter_context(stop_on_signals()))
+
+
+def _identity(config: RunConfig, materials: Materials, device: torch.device) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What makes a run this run and no other, and where it comes from."""
+    settings = {key: value for key, value in settled(config).items() if key not in ("device", "data_path")}
+    origin = {**provenance(device), "data_path": config.data_path, "named": materials.named}
+    return {"config": settings, "data": materials.fingerprints()}, {"origin": origin}
+
+
+def settled(config: RunConfig) -> dict[str, Any]:
+    """The flat configuration with the defaults of the method's own options."""
+    return option_defaults(method_class(config.method)) | config.flat()
 
 
 @dataclass
@@ -131,20 +145,21 @@ class _Run:
         config: RunConfig,
         materials: Materials,
         device: torch.device,
-        home: RunFolder | None,
         listeners: Sequence[Listener],
         evaluate_on: Sequence[str] | None,
     ) -> None:
-        self.config, self.device, self.home, self.listeners = config, device, home, listeners
+        self.config, self.device, self.listeners = config, device, listeners
+        self.home: RunFolder | None = None
         kind = method_class(config.method)
         table = materials.table
         train_table = table.part("train")
-        self.parts = {
-            split: table.part(split)
-            for split in table.splits
-            if split != "train" and (evaluate_on is None or split in evaluate_on)
-        }
+        if evaluate_on is None:
+            evaluate_on = [split for split in table.splits if split != "train"]
+        elif "train" in evaluate_on:
+            raise ValueError("evaluate_on names the train split, whose images are not evaluated")
+        self.parts = {split: table.part(split) for split in evaluate_on}
         self.pairs, self.held_out = materials.pairs, materials.held_out
+        self._check_selection()
         self.autocast = autocast_dtype(config)
         self.model = materials.model
         self.optimizer = _optimizer(self.model, config, device)
@@ -164,10 +179,18 @@ class _Run:
         self.progress = _Progress()
         self._clock = self._last_look = self._last_save = time.perf_counter()
 
+    def _check_selection(self) -> None:
+        """A rule that had nothing to measure would keep the first epoch, whatever it is worth."""
+        rule = self.config.selection
+        if rule != "last" and not len(self.parts.get("validation", ())):
+            raise ValueError(f"selection={rule!r} needs validation images and there are none; use selection='last'")
+        if rule == "pairs" and self.held_out is None:
+            raise ValueError("selection='pairs' needs held-out pairs and there are none; set held_out_pairs above 0")
+
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def go(self, request: StopRequest) -> Outcome:
-        torch.manual_seed(derive_seed(self.config.seed, "training"))
+        seed_generators(derive_seed(self.config.seed, "training"), self.device)
         self._restore()
         for listener in self.listeners:
             listener.started(self.config, step=self.progress.step, total=self.total)
@@ -181,6 +204,8 @@ class _Run:
                 self.progress.step += 1
                 self._between_steps(request)
             self._end_epoch(epoch + 1)
+            if request.made and self.progress.step < self.total:
+                self._stop()
         return self._finish()
 
     def _between_steps(self, request: StopRequest) -> None:
@@ -193,7 +218,10 @@ class _Run:
         if request.made or now - self._last_save >= SAVE_SECONDS:
             self._save()
         if request.made:
-            raise Interrupted(f"stopped after {self.progress.step} of {self.total} iterations")
+            self._stop()
+
+    def _stop(self) -> NoReturn:
+        raise Interrupted(f"stopped after {self.progress.step} of {self.total} iterations")
 
     def _look(self) -> dict[str, float]:
         """Ask the device how it goes, stop if it goes wrong, tell the listeners."""
@@ -233,7 +261,7 @@ class _Run:
         self.model.eval()
         result = self._result()
         if self.home is not None:
-            self.home.finish(self.progress.kept, result)
+            self.home.finish(self.progress.kept, self.progress.rows, result)
         for listener in self.listeners:
             listener.finished(result)
         return Outcome(self.model, self.progress.rows, result)
@@ -246,9 +274,8 @@ class _Run:
             test = row.get("test") or {}
             return {**test, "pair_disagreement": row["pair_disagreement"]}
 
-        options = option_defaults(type(self.method))
         return {
-            "config": self.config.flat() | options | dict(self.config.options),
+            "config": settled(self.config),
             "selection": self.config.selection,
             "selected_epoch": kept["epoch"],
             "metrics": summary(kept),
@@ -277,7 +304,7 @@ class _Run:
             "method": self.method.state_dict(),
             "sampler": self.sampler.state_dict() if self.sampler is not None else None,
             "means": self.means.state_dict(),
-            "random": self._random_state(),
+            "random": random_state(self.device),
         }
         self.home.save(state, self.progress.rows)
 
@@ -287,27 +314,18 @@ class _Run:
             return
         self.progress = _Progress(**state["progress"])
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        _load_optimizer(self.optimizer, state["optimizer"])
         self.method.load_state_dict(state["method"])
         if self.sampler is not None:
             self.sampler.load_state_dict(state["sampler"])
         self.means.load_state_dict({name: total.to(self.device) for name, total in state["means"].items()})
-        torch.set_rng_state(state["random"]["cpu"])
-        if self.device.type == "cuda" and "cuda" in state["random"]:
-            torch.cuda.set_rng_state(state["random"]["cuda"], self.device)
+        set_random_state(state["random"])
 
-    def _random_state(self) -> dict[str, Tensor]:
-        states = {"cpu": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            states["cuda"] = torch.cuda.get_rng_state(self.device)
-        return states
-
-    def read_back(self, home: RunFolder) -> Outcome:
+    def read_back(self, weights: dict[str, Tensor], rows: list[dict[str, Any]], result: dict[str, Any]) -> Outcome:
         """The outcome of a run that is done already."""
-        self._restore()
-        self.model.load_state_dict(self.progress.kept)
+        self.model.load_state_dict(weights)
         self.model.eval()
-        return Outcome(self.model, self.progress.rows, read_json(home.result))
+        return Outcome(self.model, rows, result)
 
 
 def _optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> torch.optim.Optimizer:
@@ -319,6 +337,20 @@ def _optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> tor
         return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=config.weight_decay)
     kind: Callable[..., torch.optim.Optimizer] = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, lr=rate, weight_decay=config.weight_decay, fused=device.type != "mps", capturable=cuda)
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Go on from a state whose tensors are on the CPU and contiguous, keeping what captured graphs and fused kernels
+    rely on: the rate's own tensor, and states in the layout of their parameters.
+    """
+    rates = [group["lr"] for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate  # its value is set before every step
+    for parameter, entry in optimizer.state.items():
+        for name, value in entry.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                entry[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from ipg.config import RunConfig
 from ipg.data.load import load
 from ipg.data.table import ImageTable
+from ipg.evaluation.groups import evaluating
 from ipg.methods import method_class
 from ipg.models import build_model
 from ipg.pairs.build import build
 from ipg.pairs.pairset import PairSet
 from ipg.rationale import HeadTap, find_head
 from ipg.seeds import derive_seed
+from ipg.training.device import numerics, resolve_device
 
 __all__ = ["Materials", "features", "gather"]
 
@@ -73,9 +75,11 @@ class Materials:
         )
 
     def fingerprints(self) -> dict[str, str | None]:
-        """Digests of the content, so that a run notices when its data has changed."""
+        """Digests of the content, so that a run notices when its data or the shape of its network has changed."""
         table = self.table
+        shape = [(name, tuple(value.shape), value.dtype) for name, value in self.model.state_dict().items()]
         return {
+            "network": hashlib.sha256(repr(shape).encode()).hexdigest()[:16],
             "table": _digest(table.images, table.label, table.attribute, table.split, table.environment),
             "pairs": _pairs_digest(self.pairs),
             "held_out_pairs": _pairs_digest(self.held_out),
@@ -83,30 +87,18 @@ class Materials:
 
 
 def gather(config: RunConfig, *, table: ImageTable | None = None) -> Materials:
-    """Load the data, build the pairs and make the network that `config` names."""
+    """Load the data, build the pairs and make the network that `config` names; no global generator is touched."""
     kind = method_class(config.method)
     named = table is None
     if table is None:
         table = load(config.data, path=config.data_path, size=config.size, seed=config.seed)
-    pairs = held_out = None
-    known: Tensor | None = None
-    if config.pair_builder == "closest" and (config.pairs or config.held_out_pairs):
-        known = oracle_features(config, table)
-
-    def make(count: int, split: str) -> PairSet | None:
-        if count == 0 or split not in table.splits:
-            return None
-        seed = derive_seed(config.seed, "pairs", split)
-        return build(config.pair_builder, table, count, split=split, seed=seed, features=known)
-
-    if "pairs" in kind.needs:
-        pairs = make(config.pairs, "train")
-    if len(table.indices("validation")):
-        held_out = make(config.held_out_pairs, "validation")
+    wanted = {"train": config.pairs if "pairs" in kind.needs else 0, "validation": config.held_out_pairs}
+    made = _pairs(config, table, wanted)
     channels = kind.transform(table.images[:1]).shape[1]
-    torch.manual_seed(derive_seed(config.seed, "model"))
-    model = build_model(config.model or suited_model(table), channels=channels, classes=table.num_classes)
-    return Materials(table, model, pairs, held_out, named).transformed(kind.transform)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(config.seed, "model"))
+        model = build_model(config.model or suited_model(table), channels=channels, classes=table.num_classes)
+    return Materials(table, model, made.get("train"), made.get("validation"), named).transformed(kind.transform)
 
 
 def suited_model(table: ImageTable) -> str:
@@ -114,26 +106,48 @@ def suited_model(table: ImageTable) -> str:
     return "small_cnn" if table.images.shape[-1] < 28 else "mnist_cnn"
 
 
-def oracle_features(config: RunConfig, table: ImageTable) -> Tensor:
-    """Features (N, D) of all images from a network trained on them without colour, as the paper's *closest* needs."""
+def _pairs(config: RunConfig, table: ImageTable, wanted: Mapping[str, int]) -> dict[str, PairSet]:
+    """As many pairs of the images of each split as are wanted; none of a split without images."""
+    counts = {s: n for s, n in wanted.items() if n and s in table.splits and len(table.indices(s))}
+    known = _oracle_features(config, table, list(counts)) if counts and config.pair_builder == "closest" else {}
+    return {
+        split: build(
+            config.pair_builder,
+            table,
+            count,
+            split=split,
+            seed=derive_seed(config.seed, "pairs", split),
+            features=known.get(split),
+        )
+        for split, count in counts.items()
+    }
+
+
+def _oracle_features(config: RunConfig, table: ImageTable, splits: Sequence[str]) -> dict[str, Tensor]:
+    """Features (n, D) of the images of each split from a network trained without colour, as *closest* needs.
+
+    The training is deterministic, so that a run which is begun again finds the same pairs.
+    """
     from ipg.training.loop import train
 
-    plain = config.with_changes(method="oracle", options={}, pairs=0, held_out_pairs=0, pair_builder="recolored")
-    outcome = train(plain, gather(plain, table=table))
-    images = method_class("oracle").transform(table.images)
-    return features(outcome.model, images).cpu()
+    plain = config.with_changes(
+        method="oracle", options={}, held_out_pairs=0, pair_builder="recolored", selection="last", deterministic=True
+    )
+    outcome = train(plain, gather(plain, table=table), evaluate_on=())
+    device = resolve_device(config.device)
+    look = method_class("oracle").transform
+    with numerics(plain, device):
+        return {split: features(outcome.model, look(table.part(split).images)).cpu() for split in splits}
 
 
 def features(model: nn.Module, images: Tensor, *, batch: int = 1024) -> Tensor:
     """What enters the head of `model` for each of the uint8 `images`, (N, D)."""
-    from ipg.evaluation.groups import evaluating
-
     device = next(model.parameters()).device
     tap = HeadTap(find_head(model))
     found: list[Tensor] = []
     try:
         with evaluating(model):
-            for part in images.split(batch):
+            for part in torch.split(images, batch):
                 with tap.listen():
                     model(part.to(device).float() / 255)
                 found.append(tap.take()[0])
@@ -146,7 +160,7 @@ def _digest(*columns: Tensor) -> str:
     digest = hashlib.sha256()
     for column in columns:
         digest.update(repr((tuple(column.shape), column.dtype)).encode())
-        digest.update(memoryview(column.detach().cpu().contiguous().numpy()).cast("B"))
+        digest.update(column.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

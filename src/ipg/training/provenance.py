@@ -21,16 +21,16 @@ def commit() -> str | None:
     """The commit of the source, with `-dirty` where files differ from it; from `IPG_COMMIT` where git is absent."""
     if given := os.environ.get("IPG_COMMIT"):
         return given
-    folder = Path(__file__).resolve().parent
+    folder = Path(ipg.__file__).resolve().parent
 
     def git(*arguments: str) -> str:
         run = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
         return run.stdout.strip()
 
     try:
-        if not git("ls-files", "--", __file__):
+        if not git("ls-files", "--", "__init__.py"):
             return None  # installed somewhere inside another project's repository
-        dirty = git("status", "--porcelain", "--untracked-files=no", "--", ".")
+        dirty = git("status", "--porcelain", "--", ".")
         return git("rev-parse", "HEAD") + ("-dirty" if dirty else "")
     except (OSError, subprocess.CalledProcessError):
         return None
