@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["remove_leftovers", "replacing", "write_json", "write_jsonl", "write_text"]
+__all__ = ["leftovers", "replacing", "write_json", "write_jsonl", "write_text"]
 
 
 @contextmanager
@@ -37,10 +37,9 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of `path` that killed processes have left; nobody may be writing it now."""
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        leftover.unlink(missing_ok=True)
+def leftovers(path: Path) -> list[Path]:
+    """The temporary files of `path`: of a process that is writing it now, or left by killed ones."""
+    return list(path.parent.glob(f".{glob.escape(path.name)}.*.tmp"))
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -22,6 +22,8 @@ def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | Non
         if gradient is None:
             parameter.grad = torch.zeros_like(parameter)
             continue
+        if gradient is parameter.grad:
+            continue
         memory = gradient.untyped_storage()._cdata
         usable = gradient.stride() == parameter.stride() and memory not in taken
         parameter.grad = gradient if usable else torch.empty_like(parameter).copy_(gradient)
@@ -31,6 +33,9 @@ def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | Non
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     """L2 norm over all entries of all tensors, in single precision or better."""
     wide = torch.float64 if tensors[0].dtype == torch.float64 else torch.float32
-    norms = torch._foreach_norm(list(tensors), 2.0, dtype=wide)
+    if hasattr(tensors[0], "full_tensor"):  # sharded by FSDP2: its norm takes no dtype and is itself in shards
+        norms = torch._foreach_norm([tensor.to(wide) for tensor in tensors], 2.0)
+    else:
+        norms = torch._foreach_norm(list(tensors), 2.0, dtype=wide)
     total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
-    return total
+    return total.full_tensor() if hasattr(total, "full_tensor") else total

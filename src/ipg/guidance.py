@@ -17,6 +17,8 @@ Differs from the paper: `every=k` corrects only at each k-th iteration and resca
 correction (docs/theory.md); the margin may be relative to the first distances; `jitter` pushes collapsed rationales
 apart. All are off by default. What the paper leaves open is settled in docs/decisions.md. This file imports torch
 alone, beside its neighbours that do the same, and no step ever waits for the device.
+
+With many processes all of this is said of the *whole* batches, of which each process has a shard (docs/scale.md).
 """
 
 from __future__ import annotations
@@ -26,22 +28,24 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import ipg.rationale as rationales
+from ipg.collectives import Group, find_peers, unreduced
 from ipg.condition import TaskScale, task_scale
 from ipg.gradients import global_norm, set_gradients
+from ipg.paired import DrawsPairs, Pairs
 from ipg.records import Correction, Report, Terms, plain_report
 from ipg.watch import CollapseError, NonFiniteError, Watch
 
 __all__ = [
     "CollapseError",
     "Correction",
+    "DrawsPairs",
     "Guidance",
     "NonFiniteError",
     "Pairs",
@@ -50,43 +54,6 @@ __all__ = [
     "Terms",
     "task_scale",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """A batch of n invariance pairs: two images that differ in the shortcut alone, and the label they share."""
-
-    first: Tensor  # (n, ...)
-    second: Tensor  # (n, ...)
-    label: Tensor  # (n,)
-
-    def __post_init__(self) -> None:
-        if self.first.shape != self.second.shape:
-            raise ValueError(
-                f"the members of a pair must have one shape, got first {tuple(self.first.shape)} "
-                f"and second {tuple(self.second.shape)}"
-            )
-        if self.label.shape != self.first.shape[:1]:
-            raise ValueError(f"expected one label a pair, shape ({len(self.first)},), got {tuple(self.label.shape)}")
-        if self.label.is_floating_point() or self.label.is_complex() or self.label.dtype == torch.bool:
-            raise ValueError(f"pair labels must be integers, got {self.label.dtype}; use label.long()")
-        if len(self.label) == 0:
-            raise ValueError("a batch of pairs needs at least one pair, got none")
-
-    def __len__(self) -> int:
-        return len(self.label)
-
-    def to(self, device: torch.device | str) -> Pairs:
-        """The same pairs on `device`."""
-        return Pairs(self.first.to(device), self.second.to(device), self.label.to(device))
-
-
-class DrawsPairs(Protocol):
-    """What `ipg.PairSampler` is: an endless source of pair batches."""
-
-    def draw(self) -> Pairs:
-        """The next batch."""
-        ...
 
 
 class Guidance:
@@ -116,6 +83,9 @@ class Guidance:
         jitter: ours: noise on rationales in the uniformity term, as a share of the margin, so that rationales that
             have collapsed onto one point are still pushed apart; 0 is the paper.
         generator: source of the jitter; the device's default where it is not given.
+        process_group: the processes that train this model together, each on its shard of every batch. "auto" takes
+            those of DistributedDataParallel or `fully_shard`, around a bare model all that torch.distributed knows
+            of; None is this process alone. The task gradient of a bare model is averaged here, too.
     """
 
     def __init__(
@@ -136,6 +106,7 @@ class Guidance:
         strict: bool = False,
         jitter: float = 0.0,
         generator: torch.Generator | None = None,
+        process_group: Group = "auto",
     ) -> None:
         number, relative = _parse_margin(margin)
         _check("alpha", alpha, 0 <= alpha < 1, "0 <= alpha < 1: the correction must stay longer than the task gradient")
@@ -161,6 +132,7 @@ class Guidance:
         self.alpha, self.tau, self.every, self.floor, self.strict = alpha, tau, every, floor, strict
         self.batch_norm, self.scaler, self.autocast = batch_norm, scaler, autocast
         self.distance, self.jitter, self.generator = distance, jitter, generator
+        self.peers = find_peers(model, process_group)
         self.tap = rationales.HeadTap(head if head is not None else rationales.find_head(model))
         self._relative = number if relative else None
         self._modules = list(model.modules())
@@ -172,6 +144,7 @@ class Guidance:
             raise ValueError("the optimizer holds no trainable parameter")
         wide = torch.float64 if parameters[0].dtype == torch.float64 else torch.float32
         self.iteration = 0
+        self._agreed = self.peers.size == 1
         self._values = torch.zeros(4, dtype=wide, device=parameters[0].device)
         self._margin = torch.tensor(math.nan if relative else number, dtype=wide, device=self._values.device)
         self.watch = Watch(self._values.device)
@@ -217,7 +190,11 @@ class Guidance:
         if not loss.requires_grad:
             raise RuntimeError("task_loss returned a loss without a graph; compute it with gradients enabled")
         self._scaled(loss).backward()  # type: ignore[no-untyped-call]
-        report = plain_report(loss.detach()) if pairs is None else self.rescale(self.correction, loss.detach())
+        if pairs is None:
+            self._average()
+            report = plain_report(loss.detach())
+        else:
+            report = self.rescale(self.correction, loss.detach())
         self._update()
         self.optimizer.zero_grad()
         return report
@@ -248,6 +225,7 @@ class Guidance:
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if not gradients:
             raise RuntimeError("there is no task gradient to rescale: run backward between correct and rescale")
+        self._average()
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         norm = global_norm(gradients)
@@ -271,21 +249,35 @@ class Guidance:
         The losses carry their graph, for those who want to weigh them in another way; `correct` is the method.
         """
         n = len(pairs)
-        with self._pair_mode(), self.tap.listen(), self._autocast(pairs.first.device):
+        self._agree(pairs)
+        with self._pair_mode(), self.tap.listen(), self._autocast(pairs.first.device), unreduced(self.model):
             self.model(torch.cat([pairs.first, pairs.second]))  # one forward, so both members share statistics
         features, logits = self.tap.take()  # (2n, D), (2n, K)
-        embedded = _EMBEDDINGS[self.distance](features, logits, self.tap.head.weight)
-        first, second = embedded[:n], embedded[n:]
-        different = pairs.label[:, None] != pairs.label  # (n, n)
+        weight = self.tap.head.weight
+        if self.peers.sharded and hasattr(weight, "full_tensor"):
+            raise RuntimeError(
+                "the head's weight is sharded again when its forward pass is over: do not call fully_shard on the head "
+                "itself, only on the blocks before it and on the whole model, without reshard_after_forward=True there"
+            )
+        embedded = _EMBEDDINGS[self.distance](features, logits, weight)
+        differ = rationales.disagreeing(logits[:n].detach(), logits[n:].detach())  # (n,)
+        label = pairs.label
+        if self.peers.size > 1:
+            embedded, label, differ = self._of_all(pairs, embedded, differ)
+        first, second = embedded.chunk(2)  # from here on n is the number of pairs in the whole batch
+        different = label[:, None] != label  # (n, n)
         members = torch.stack([first, second])  # (2, n, D)
         if self.jitter:
             noise = torch.randn(members.shape, generator=self.generator, device=members.device, dtype=members.dtype)
+            self.peers.broadcast_(noise)
             members = members + self.jitter * self._margin_or_zero() * noise / math.sqrt(members.shape[-1])
         distances = rationales.pairwise_distances(members)  # (2, n, n)
         self._measure_margin(distances.detach(), different)
         align = rationales.alignment(first, second)
         uniform = rationales.uniformity(distances, different, self._margin_or_zero())
-        disagree = rationales.disagreement(logits[:n].detach(), logits[n:].detach())
+        disagree = rationales.share(differ, embedded.dtype)
+        if self.peers.sharded:
+            align = align + 0 * logits.sum()  # FSDP's backward pass begins where gradients enter the model's output
         self.watch.pairs(align.detach(), uniform.detach(), different, embedded.detach(), self._margin_or_zero())
         return Terms(align, uniform, disagree)
 
@@ -293,8 +285,9 @@ class Guidance:
         """Lines 1 to 10 of Algorithm 1; nothing here asks the device for a value."""
         terms = self.terms(pairs)
         parameters = self.parameters()
-        gradients = self._gradients(terms.alignment + terms.uniformity, parameters)
-        set_gradients(parameters, gradients)
+        set_gradients(parameters, self._gradients(terms.alignment + terms.uniformity, parameters))
+        if not self.peers.sharded:
+            self.peers.mean_(cast(Tensor, parameter.grad) for parameter in parameters)
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         norm = global_norm([cast(Tensor, parameter.grad) for parameter in parameters])
@@ -305,10 +298,15 @@ class Guidance:
         self._values.copy_(torch.where(torch.isfinite(norm), fresh, self._values))
         self.watch.norm(norm)
 
-    def _gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    def _gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
         if not loss.requires_grad:
             raise RuntimeError("the corrective loss reaches no trainable parameter: everything it touches is frozen")
-        gradients = torch.autograd.grad(self._scaled(loss), list(parameters), allow_unused=True)
+        gradients: Sequence[Tensor | None]
+        if self.peers.sharded:  # gathering and reducing shards is the business of FSDP's own backward pass
+            self._scaled(loss).backward()  # type: ignore[no-untyped-call]
+            gradients = [parameter.grad for parameter in parameters]
+        else:
+            gradients = torch.autograd.grad(self._scaled(loss), list(parameters), allow_unused=True)
         own = {id(p) for p in self.tap.head.parameters()}
         beyond = [g for p, g in zip(parameters, gradients, strict=True) if id(p) not in own]
         if beyond and all(g is None for g in beyond):
@@ -331,6 +329,42 @@ class Guidance:
     def skipped(self) -> Tensor:
         """How many updates had a non-finite gradient (skipped where a GradScaler is in use); on the device."""
         return self.watch.non_finite
+
+    # -- many processes --------------------------------------------------------------------------------------------
+
+    def _of_all(self, pairs: Pairs, embedded: Tensor, differ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What is compared (2n, D), labels (n,) and disagreements (n,) of the whole batch, the same everywhere."""
+        columns = (*embedded.chunk(2), pairs.label[:, None], differ[:, None])
+        rows = torch.cat([column.to(embedded.dtype) for column in columns], dim=1)  # (n / N, 2D + 2)
+        rows = self.peers.gather(rows)[: pairs.total]  # padding comes last
+        first, second, label, differ = rows.split([column.shape[1] for column in columns], dim=1)  # type: ignore[no-untyped-call]
+        return torch.cat([first, second]), label.detach().squeeze(1), differ.detach().squeeze(1) > 0
+
+    def _agree(self, pairs: Pairs) -> None:
+        """Refuse shards that do not fit together, and, once, replicas that differ."""
+        size, total = self.peers.size, len(pairs) if pairs.total is None else pairs.total
+        if pairs.total is not None and -(-total // size) != len(pairs):
+            raise ValueError(
+                f"{len(pairs)} pairs are not one of {size} shards of {total}: use pairs.shard(index, {size})"
+            )
+        if self._agreed:
+            return
+        self._agreed = True
+        values: dict[str, float] = {
+            "number of pairs a process": len(pairs),
+            "number of pairs in all": total,
+            "iteration": self.iteration,
+        }
+        if self.peers.averages:
+            values["parameters' norm (wrap the model in DDP, or broadcast them first)"] = float(
+                global_norm([parameter.detach() for parameter in self.parameters()])
+            )
+        self.peers.check_same(values, device=self._values.device)
+
+    def _average(self) -> None:
+        """The task gradient of the whole batch, where no wrapper of the model has made it already."""
+        if self.peers.averages:
+            self.peers.mean_(parameter.grad for parameter in self.parameters() if parameter.grad is not None)
 
     # -- margin, modes, precision, state ---------------------------------------------------------------------------
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
@@ -13,11 +13,10 @@ from torch import nn
 
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
-from ipg.evaluation.groups import evaluate
+from ipg.evaluation.groups import evaluate, evaluating, logits_of
 from ipg.evaluation.pairs import pair_disagreement
-from ipg.methods import method_class
+from ipg.methods import Method, method_class
 from ipg.pairs.pairset import PairSet
-from ipg.training.checkpoint import load_checkpoint
 from ipg.training.device import autocast_dtype, resolve_device
 from ipg.training.folder import FolderError, RunFolder, read_json
 from ipg.training.listeners import Listener
@@ -79,23 +78,28 @@ class Run:
         """
         home = RunFolder(Path(folder))
         if not home.config.exists():
-            raise FolderError(f"{home.path} is not the folder of a run: it has no config.json")
-        if not home.done.exists():
-            raise FolderError(f"the run in {home.path} is not finished; the command that began it goes on with it")
-        stored = read_json(home.config)
-        origin = stored.get("origin", {})
+            raise FolderError(f"{home.path} is not the folder of a run: it has no config.json; `ipg train` makes one")
+        config, origin, then = _read_settings(home)
         if not origin.get("named"):
             raise FolderError(f"{home.path} was trained on objects of your own; evaluate it where they are")
-        config = _config_of(stored, home.config)
-        config = config.with_changes(device=device, data_path=data_path or origin.get("data_path"))
-        materials = gather(config)
-        now, then = materials.fingerprints(), stored.get("data", {})
-        if changed := [name for name, digest in now.items() if then.get(name) != digest]:
-            raise FolderError(f"the data has changed since {home.path} was trained on it ({', '.join(changed)} differ)")
+        if (found := home.finished()) is None:
+            raise FolderError(f"the run in {home.path} is not finished; the command that began it goes on with it")
+        weights, rows, result = found
+        if not result.keys() >= {"config", "metrics", "versions", "hardware", "commit", "date"}:
+            raise home.damaged(home.result)
+        materials = gather(config.with_changes(device=device, data_path=data_path or origin.get("data_path")))
+        now = materials.fingerprints()
+        if changed := [name.replace("_", " ") for name, digest in now.items() if then.get(name) != digest]:
+            raise FolderError(
+                f"what {home.path} was trained on has changed since: {', '.join(changed)}. Give the files of then with "
+                f"--data-path, or train again."
+            )
         model = materials.model.to(resolve_device(device)).eval()
-        model.load_state_dict(load_checkpoint(home.model))
-        rows = [json.loads(line) for line in home.metrics.read_text(encoding="utf-8").splitlines()]
-        return cls(config, materials, Outcome(model, rows, read_json(home.result)))
+        try:
+            model.load_state_dict(weights)
+        except (RuntimeError, TypeError):
+            raise home.damaged(home.model) from None
+        return cls(config, materials, Outcome(model, rows, result))
 
 
 def fit(
@@ -116,52 +120,91 @@ def fit(
         data: your images as an `ImageTable`, or the name of a data set.
         pairs: your invariance pairs, or how many to build.
         method: `ipg`, or another of `ipg methods`.
-        held_out: pairs of validation images to measure disagreement on; built where the data has a name.
+        held_out: pairs of validation images to measure disagreement on. They are built where the data has a name;
+            for data of your own give them, or ask for some with `held_out_pairs`.
         folder: where to keep the run, so that it can be resumed; nowhere if not given.
         listeners: who is told of its progress.
         settings: any further field of `ipg.config.RunConfig`, e.g. `epochs=10, alpha=0.2`.
     """
-    values = {"method": method, **settings}
+    _check_kind("model", model, (nn.Module, str, NoneType), "an nn.Module, or the name of a model")
+    _check_kind("data", data, (ImageTable, str), "an ImageTable, or the name of a data set")
+    _check_kind("pairs", pairs, (PairSet, int, NoneType), "a PairSet, or how many to build")
+    _check_kind("held_out", held_out, (PairSet, NoneType), "a PairSet")
+    values: dict[str, Any] = {"method": method, **settings}
     if isinstance(model, str):
         values["model"] = model
     if isinstance(data, str):
         values["data"] = data
-    if isinstance(pairs, int):
-        values["pairs"] = pairs
-    config = RunConfig.from_mapping(values)
-    table = data if isinstance(data, ImageTable) else None
-    if isinstance(model, nn.Module) or isinstance(pairs, PairSet):
-        materials = _own(config, model, table, pairs, held_out)
     else:
-        materials = gather(config, table=table)
+        values.setdefault("held_out_pairs", 0)
+    if pairs is not None:
+        values["pairs"] = pairs if isinstance(pairs, int) else 0
+    if held_out is not None:
+        values["held_out_pairs"] = 0
+    config = RunConfig.from_mapping(values)
+    materials = gather(config, table=data if isinstance(data, ImageTable) else None)
+    config, materials = _with_own(config, materials, model, pairs, held_out)
     where = Path(folder) if folder is not None else None
     return Run(config, materials, train(config, materials, folder=where, listeners=listeners))
 
 
-def _own(
+def _check_kind(name: str, value: object, kinds: tuple[type, ...], expected: str) -> None:
+    if not isinstance(value, kinds):
+        raise ValueError(f"{name} is a {type(value).__name__}; expected {expected}")
+
+
+def _with_own(
     config: RunConfig,
+    made: Materials,
     model: nn.Module | str | None,
-    table: ImageTable | None,
     pairs: PairSet | int | None,
     held_out: PairSet | None,
-) -> Materials:
-    """Materials in which what the caller gave takes the place of what would be made."""
-    own_pairs = pairs if isinstance(pairs, PairSet) else None
-    made = gather(config.with_changes(pairs=0, held_out_pairs=0) if own_pairs is not None else config, table=table)
-    transform = method_class(config.method).transform
-    return Materials(
-        made.table,
-        model.to(torch.device("cpu")) if isinstance(model, nn.Module) else made.model,
-        own_pairs.map(transform) if own_pairs is not None else made.pairs,
-        held_out.map(transform) if held_out is not None else made.held_out,
-    )
+) -> tuple[RunConfig, Materials]:
+    """What the caller gave in the place of what was made, and a configuration that says so."""
+    kind = method_class(config.method)
+    settings: dict[str, Any] = {} if made.named else {"data": made.table.name}
+    given: dict[str, Any] = {}
+    if isinstance(model, nn.Module):
+        _check_network(model, made.table)
+        given["model"], settings["model"] = model, type(model).__name__
+    if isinstance(pairs, PairSet) and "pairs" in kind.needs:
+        given["pairs"] = _seen(pairs, "pairs", kind)
+        settings |= {"pairs": len(pairs), "pair_builder": pairs.builder}
+    if held_out is not None:
+        given["held_out"], settings["held_out_pairs"] = _seen(held_out, "held_out", kind), len(held_out)
+    return config.with_changes(**settings), replace(made, **given, named=made.named and not given)
 
 
-def _config_of(stored: dict[str, Any], path: Path) -> RunConfig:
-    """The configuration in a run's `config.json`, whose flat values hold the method's own options too."""
-    flat = stored.get("config")
-    if not isinstance(flat, dict):
-        raise FolderError(f"{path} is damaged: it holds no configuration")
-    known = set(RunConfig.__dataclass_fields__)
-    options = {name: value for name, value in flat.items() if name not in known}
-    return RunConfig.from_mapping({name: value for name, value in flat.items() if name in known} | {"options": options})
+def _seen(pairs: PairSet, name: str, kind: type[Method]) -> PairSet:
+    """The caller's pairs as the method sees them."""
+    if pairs.first.dtype != torch.uint8 or pairs.second.dtype != torch.uint8:
+        raise ValueError(f"{name} must hold uint8 images, as the data does; these are {pairs.first.dtype}")
+    return pairs.map(kind.transform)
+
+
+def _check_network(model: nn.Module, table: ImageTable) -> None:
+    """Say at once what training would stumble over: a network that does not fit the images or the classes."""
+    device = next(model.parameters()).device
+    shape = tuple(table.images.shape[1:])
+    try:
+        with evaluating(model):
+            logits = logits_of(model(table.images[:1].to(device).float() / 255))
+    except RuntimeError as error:
+        raise ValueError(f"{type(model).__name__} does not take images of shape {shape}: {error}") from error
+    if logits.shape != (1, table.num_classes):
+        raise ValueError(
+            f"{type(model).__name__} gives an image logits of shape {tuple(logits.shape[1:])}; {table.name} has "
+            f"{table.num_classes} classes ({', '.join(table.classes)}) and needs one for each"
+        )
+
+
+def _read_settings(home: RunFolder) -> tuple[RunConfig, dict[str, Any], dict[str, Any]]:
+    """The configuration, the origin and the fingerprints in a run's `config.json`."""
+    known = {field.name for field in fields(RunConfig)}
+    try:
+        stored = read_json(home.config)
+        flat, origin, data = dict(stored["config"]), dict(stored["origin"]), dict(stored["data"])
+        options = {name: flat.pop(name) for name in list(flat) if name not in known}  # the flat form holds them too
+        return RunConfig.from_mapping(flat | {"options": options}), origin, data
+    except (KeyError, TypeError, ValueError):
+        raise FolderError(f"{home.config} is damaged and cannot be read; train again in another folder") from None

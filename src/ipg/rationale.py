@@ -33,6 +33,7 @@ __all__ = [
     "HeadNotFoundError",
     "HeadTap",
     "alignment",
+    "disagreeing",
     "disagreement",
     "find_head",
     "full_precision",
@@ -40,6 +41,7 @@ __all__ = [
     "predicted_class",
     "rationale",
     "scaled_features",
+    "share",
     "uniformity",
 ]
 
@@ -201,12 +203,21 @@ def predicted_class(logits: Tensor) -> Tensor:
     return logits.argmax(dim=1) if logits.shape[1] > 1 else (logits[:, 0] > 0).long()
 
 
-def disagreement(first_logits: Tensor, second_logits: Tensor) -> Tensor:
-    """`δ`, the share of pairs whose two members are classified differently, rounded as `7 / 10` is."""
-    differ = predicted_class(first_logits) != predicted_class(second_logits)  # (n,)
-    count = differ.sum(dtype=full_precision(first_logits).dtype)
+def disagreeing(first_logits: Tensor, second_logits: Tensor) -> Tensor:
+    """Whether the two members of each pair are classified differently, (n,)."""
+    return predicted_class(first_logits) != predicted_class(second_logits)
+
+
+def share(flags: Tensor, dtype: torch.dtype) -> Tensor:
+    """The share of true `flags` (n,), rounded as `7 / 10` is."""
+    count = flags.sum(dtype=dtype)
     # by a tensor: CUDA divides by a number as it multiplies by its reciprocal, and then 7/10 can miss a τ of 0.7
-    return count / torch.full_like(count, len(differ))
+    return count / torch.full_like(count, len(flags))
+
+
+def disagreement(first_logits: Tensor, second_logits: Tensor) -> Tensor:
+    """`δ`, the share of pairs whose two members are classified differently."""
+    return share(disagreeing(first_logits, second_logits), full_precision(first_logits).dtype)
 
 
 def rationale(model: nn.Module, images: Tensor, *, head: nn.Linear | None = None) -> Tensor:

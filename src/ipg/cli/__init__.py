@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from ipg.cli import data, demo, evaluate, methods, report, train
-from ipg.cli.errors import clear
+from ipg.cli.errors import Commands, clear, help_without_command
 
 __all__ = ["app"]
 
 app = typer.Typer(
     name="ipg",
-    no_args_is_help=True,
+    cls=Commands,
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -21,15 +23,22 @@ app = typer.Typer(
 )
 
 
-@app.callback(invoke_without_command=False)
-def _main(
-    version: bool = typer.Option(False, "--version", help="Show the version and exit.", is_eager=True),
-) -> None:
-    if version:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         import ipg
 
         typer.echo(f"ipg {ipg.__version__}")
         raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def _main(context: typer.Context, version: Version = False) -> None:
+    help_without_command(context)
 
 
 app.command("demo", epilog=demo.EXAMPLES)(clear(demo.demo))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from ipg.config import RunConfig
 from ipg.training.listeners import Listener
 
-__all__ = ["ConsoleListener", "metrics_table", "percent"]
+__all__ = ["ConsoleListener", "command_line", "percent", "print_metrics", "watching"]
 
 
 def percent(value: float | None) -> str:
@@ -21,14 +25,21 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
 
 
+def command_line() -> str:
+    """What was typed, for a report to say how it was made."""
+    return shlex.join(["ipg", *sys.argv[1:]])
+
+
 class ConsoleListener(Listener):
     """A progress bar on a terminal, and a line an epoch everywhere."""
 
     def __init__(self, console: Console, *, label: str) -> None:
         self.console, self.label = console, label
+        self.trained = False
+        """Whether the run had anything left to do."""
+        self._epochs = 0
         self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TextColumn("{task.fields[values]}"),
             TimeRemainingColumn(),
@@ -40,8 +51,9 @@ class ConsoleListener(Listener):
 
     def started(self, config: RunConfig, *, step: int, total: int) -> None:
         """Show the bar; say where a resumed run goes on."""
-        if step:
-            self.console.print(f"{self.label}: going on at iteration {step:,} of {total:,}")
+        self.trained, self._epochs = True, config.epochs
+        went = f": going on at iteration {step:,} of {total:,}" if step else ""
+        self.console.print(f"{self.label}{went}", highlight=False, markup=False)
         self._bar.update(self._task, total=total, completed=step)
         self._bar.start()
 
@@ -49,13 +61,14 @@ class ConsoleListener(Listener):
         """Move the bar and show loss, disagreement and rate."""
         shown = [f"loss {values['task_loss']:.3f}"] if "task_loss" in values else []
         if "disagreement" in values:
-            shown.append(f"pairs disagree {100 * values['disagreement']:.0f} %")
+            shown.append(f"disagree {100 * values['disagreement']:.0f} %")
         shown.append(f"rate {values['learning_rate']:.1e}")
         self._bar.update(self._task, completed=step, values="  ".join(shown))
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         """One line."""
-        parts = [f"{self.label}: epoch {row['epoch']}", f"loss {row['train'].get('task_loss', math.nan):.3f}"]
+        loss = row["train"].get("task_loss", math.nan)
+        parts = [f"  epoch {row['epoch']}/{self._epochs}", f"loss {loss:.3f}" if loss < 100 else f"loss {loss:.0e}"]
         parts += [f"{split} {percent(row[split]['average'])}" for split in ("validation", "test") if split in row]
         if row["pair_disagreement"] is not None:
             parts.append(f"pairs disagree {percent(row['pair_disagreement'])}")
@@ -66,21 +79,45 @@ class ConsoleListener(Listener):
         self._bar.stop()
 
 
-def metrics_table(named: Sequence[tuple[str, Mapping[str, Any], float | None]], *, title: str) -> Table:
-    """Accuracy on average and by group, a column a run: (name, metrics, seconds)."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
+@contextmanager
+def watching(console: Console, *, label: str) -> Iterator[ConsoleListener]:
+    """Show a run while the block lasts; who interrupts it is told how to go on."""
+    listener = ConsoleListener(console, label=label)
+    try:
+        yield listener
+    except KeyboardInterrupt as error:
+        said = str(error) or "interrupted"
+        raise KeyboardInterrupt(f"{said}; run the same command again to go on") from None
+    finally:
+        listener.close()
+
+
+def print_metrics(
+    console: Console, named: Sequence[tuple[str, Mapping[str, Any], float | None]], *, title: str
+) -> None:
+    """Accuracy on average and by group, a column a run: (name, metrics, seconds); as many tables as it takes."""
+    console.print(title, highlight=False, markup=False)
+    groups = list(dict.fromkeys(group for _, metrics, _ in named for group in metrics.get("groups", {})))
+    label = max(len(text) for text in ("pairs that disagree", *(f"  {group}" for group in groups)))
+    at_once = max(1, (console.width - label - 4) // (len("100.0") + 3))
+    for start in range(0, len(named), at_once):
+        console.print(_metrics_table(named[start : start + at_once], groups))
+
+
+def _metrics_table(named: Sequence[tuple[str, Mapping[str, Any], float | None]], groups: Sequence[str]) -> Table:
+    table = Table()
+    table.add_column("", no_wrap=True)
     for name, _, _ in named:
-        table.add_column(name, justify="right")
+        table.add_column(escape(name), justify="right", overflow="fold", min_width=len("100.0"))
 
     def row(label: str, values: Iterable[float | None], *, bold: bool = False) -> None:
-        table.add_row(label, *(percent(value) for value in values), style="bold" if bold else None)
+        table.add_row(escape(label), *(percent(value) for value in values), style="bold" if bold else None)
 
     row("average", (metrics.get("average") for _, metrics, _ in named), bold=True)
     row("worst group", (metrics.get("worst_group") for _, metrics, _ in named), bold=True)
     row("mean of groups", (metrics.get("group_mean") for _, metrics, _ in named))
-    for group in named[0][1].get("groups", {}):
-        row(f"  {group}", (metrics["groups"].get(group, {}).get("accuracy") for _, metrics, _ in named))
+    for group in groups:
+        row(f"  {group}", (metrics.get("groups", {}).get(group, {}).get("accuracy") for _, metrics, _ in named))
     row("pairs that disagree", (metrics.get("pair_disagreement") for _, metrics, _ in named))
     if any(seconds is not None for *_, seconds in named):
         table.add_row("seconds", *("–" if seconds is None else f"{seconds:.1f}" for *_, seconds in named))

@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from ipg.cli.errors import clear
+from ipg.cli.errors import clear, help_without_command
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    no_args_is_help=True,
     rich_markup_mode="markdown",
     help="List, fetch and check data sets.",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -38,6 +37,21 @@ CHECK_EXAMPLES = """
 `ipg data check colored_mnist --data-path mnist.npz --seed 3`
 """
 
+ABOUT = {
+    "colored_fashion": ("clothes whose colour gives the class away in training", "embedded"),
+    "colored_fashion_noisy": ("the same with 25 % wrong labels and colours that mislead at times", "embedded"),
+    "colored_mnist": ("the paper's: digits below five or not, colour for a shortcut", "MNIST"),
+    "colored_mnist_clean": ("the same without label noise", "MNIST"),
+    "colored_mnist_train_noise": ("label noise in training and validation alone", "MNIST"),
+    "colored_mnist_irm": ("14×14, as in Invariant Risk Minimization", "MNIST"),
+}
+"""What each data set is, and the files it needs."""
+
+
+@app.callback(invoke_without_command=True)
+def _main(context: typer.Context) -> None:
+    help_without_command(context)
+
 
 @app.command("list", epilog=LIST_EXAMPLES)
 @clear
@@ -46,38 +60,30 @@ def list_sets() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ipg.data.load import DATASETS
-
-    about = {
-        "colored_fashion": ("clothes whose colour gives the class away in training", "embedded"),
-        "colored_fashion_noisy": ("the same with 25 % wrong labels and colours that mislead at times", "embedded"),
-        "colored_mnist": ("the paper's: digits below five or not, colour for a shortcut", "MNIST"),
-        "colored_mnist_clean": ("the same without label noise", "MNIST"),
-        "colored_mnist_train_noise": ("label noise in training and validation alone", "MNIST"),
-        "colored_mnist_irm": ("14×14, as in Invariant Risk Minimization", "MNIST"),
-    }
     table = Table("data set", "what it is", "files")
-    for name in DATASETS:
-        table.add_row(name, *about[name])
+    for name, about in ABOUT.items():
+        table.add_row(name, *about)
     Console().print(table)
 
 
 @app.command("fetch", epilog=FETCH_EXAMPLES)
 @clear
 def fetch(
-    name: Annotated[str, typer.Argument(help="What to fetch: mnist.")],
+    name: Annotated[str, typer.Argument(help="What to fetch: mnist.", metavar="NAME")],
     folder: Annotated[Path | None, typer.Option(help="Where to put it; a cache folder where not given.")] = None,
 ) -> None:
     """Download a data set from its public mirrors, checked against known checksums."""
-    from rich.progress import Progress
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
     from ipg.data.errors import DataError
     from ipg.data.mnist import fetch as fetch_mnist
 
     if name != "mnist":
         raise DataError(f"{name!r} cannot be fetched; what can is: mnist")
-    with Progress(transient=True) as bar:
-        tasks = {}
+    console = Console()
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks: dict[str, TaskID] = {}
 
         def show(file: str, done: int, total: int | None) -> None:
             if file not in tasks:
@@ -91,7 +97,7 @@ def fetch(
 @app.command("check", epilog=CHECK_EXAMPLES)
 @clear
 def check(
-    name: Annotated[str, typer.Argument(help="A data set of `ipg data list`.")],
+    name: Annotated[str, typer.Argument(help="A data set of `ipg data list`.", metavar="NAME")],
     data_path: Annotated[str | None, typer.Option(help="Where its files are.")] = None,
     size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of splits, noise and colours.")] = 0,

@@ -53,7 +53,7 @@ def demo(
     """Show what a shortcut does and how a few pairs undo it: trains three models and writes a report."""
     from rich.console import Console
 
-    from ipg.cli.console import ConsoleListener, metrics_table
+    from ipg.cli.console import command_line, print_metrics, watching
     from ipg.config import RunConfig
     from ipg.notebook import Run
     from ipg.report.build import NAMES, page_data
@@ -65,7 +65,7 @@ def demo(
     sets = {"colored_fashion": FASHION, "colored_mnist": MNIST}
     name = data.replace("-", "_")
     if name not in sets:
-        raise ValueError(f"there is no demo on {data!r}; there are {', '.join(sets)}")
+        raise ValueError(f"there is no demo on {data!r}; there are {', '.join(key.replace('_', '-') for key in sets)}")
     given = {"pairs": pairs, "epochs": epochs, "seed": seed, "device": device, "data_path": mnist}
     base = RunConfig.from_mapping({**sets[name], **{key: value for key, value in given.items() if value is not None}})
     console = Console()
@@ -74,19 +74,16 @@ def demo(
     runs: list[Run] = []
     for method in ("erm", "oracle", "ipg"):
         config = base.with_changes(method=method)
-        materials = gather(config)
-        listener = ConsoleListener(console, label=NAMES[method])
-        try:
+        with watching(console, label=NAMES[method]) as listener:
+            materials = gather(config)
             outcome = train(config, materials, folder=output / method, listeners=[listener])
-        except KeyboardInterrupt as error:
-            raise KeyboardInterrupt(f"{error}; run the same command again to go on") from None
-        finally:
-            listener.close()
+        if not listener.trained:
+            typer.echo(f"{NAMES[method]}: finished before, read from {output / method}")
         runs.append(Run(config, materials, outcome))
-    console.print()
+    typer.echo()
     rows = [(NAMES[run.config.method], run.result["metrics"], run.result["seconds"]) for run in runs]
-    console.print(metrics_table(rows, title=f"{title} (test images, % right)"))
-    page = write(output / "report.html", page_data(runs, title=title, shortcut=shortcut))
+    print_metrics(console, rows, title=f"{title} (test images, % right)")
+    page = write(output / "report.html", page_data(runs, title=title, shortcut=shortcut, command=command_line()))
     used = len(runs[-1].materials.pairs or ())
-    console.print(f"Guided by {used} pairs. {time.perf_counter() - start:.0f} s in all.", highlight=False)
-    console.print(f"Report: {page}", highlight=False)
+    typer.echo(f"Guided by {used} pairs. {time.perf_counter() - start:.0f} s in all.")
+    typer.echo(f"Report: {page}")

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import errno
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-__all__ = ["clear"]
+__all__ = ["Commands", "clear", "help_without_command"]
+
+MOST_LINES = 5
+"""How many mistakes are named one by one."""
+
+REMEDIES = {
+    errno.ENOSPC: "What was saved before is whole: free some space and run the command again.",
+    errno.EDQUOT: "What was saved before is whole: free some space and run the command again.",
+    errno.EEXIST: "A file is in the way: name another place with --output.",
+    errno.ENOTDIR: "A file is in the way: name another place with --output.",
+    errno.EISDIR: "A folder is in the way: name another place with --output.",
+    errno.EACCES: "Name a place that you may write to with --output.",
+    errno.EPERM: "Name a place that you may write to with --output.",
+    errno.EROFS: "Name a place that you may write to with --output.",
+}
+"""What to do when a file cannot be written; reading has messages of its own where it happens."""
 
 
 def clear(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,21 +50,59 @@ def clear(command: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
+class Commands(TyperGroup):
+    """The commands of a program; what is wrong with a command line is said in one line too."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command line and exit."""
+        try:
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except Exception as error:
+            if not standalone_mode or not hasattr(error, "format_message"):  # the base of usage errors has moved about
+                raise
+            context = getattr(error, "ctx", None)
+            help_ = f"; see `{context.command_path} --help`" if context is not None else ""
+            _say(error.format_message().rstrip(".") + help_)
+            code = 2
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+
+def help_without_command(context: typer.Context) -> None:
+    """Show the help of a group of commands when none of them is asked for."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
 def _explain(error: Exception) -> list[str] | None:
     """The lines to show for an error of the user's or the machine's making; None for a bug."""
     if isinstance(error, OSError):
-        name = f"{error.filename}: " if error.filename else ""
-        if error.errno == errno.ENOSPC:
-            return [f"{name}no space left. What was saved before is whole: free some space and run the command again."]
-        return [f"{name}{error.strerror or error}"]
+        return None if error.errno == errno.EPIPE else [_explain_os(error)]  # the reader has left: nobody to tell
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter is torch's
+        return ["out of memory: make the batches smaller with --batch and --pair-batch"]
     problems = getattr(error, "problems", None)
     if isinstance(problems, list):
-        return problems if len(problems) < 5 else [*problems[:4], f"… and {len(problems) - 4} more mistakes"]
-    own = type(error).__module__.startswith("ipg.")
-    if own or isinstance(error, ValueError):
+        more = len(problems) - MOST_LINES
+        return problems if more <= 0 else [*problems[: MOST_LINES - 1], f"… and {more + 1} more mistakes"]
+    if isinstance(error, ValueError) or type(error).__module__.startswith("ipg."):
         return [str(error)]
     return None
 
 
+def _explain_os(error: OSError) -> str:
+    name = f"{error.filename}: " if error.filename else ""
+    remedy = REMEDIES.get(error.errno or 0)
+    return f"{name}{error.strerror or error}" + (f". {remedy}" if remedy else "")
+
+
 def _say(line: str) -> None:
-    typer.echo(f"ipg: {line}", err=True)
+    typer.echo(f"ipg: {' '.join(line.split())}", err=True)

@@ -19,7 +19,7 @@ EXAMPLES = """
 
 
 def evaluate(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", show_default=False)],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN...")],
     split: Annotated[str, typer.Option(help="Which images: test, validation, …")] = "test",
     data_path: Annotated[str | None, typer.Option(help="Where the data set's files are, if they have moved.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
@@ -30,7 +30,7 @@ def evaluate(
 
     from rich.console import Console
 
-    from ipg.cli.console import metrics_table
+    from ipg.cli.console import print_metrics
     from ipg.notebook import Run
 
     measured = [
@@ -39,4 +39,4 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps({name: metrics for name, metrics, _ in measured}, indent=2))
     else:
-        Console().print(metrics_table(measured, title=f"Split: {split}"))
+        print_metrics(Console(), measured, title=f"{split.capitalize()} images, % right")

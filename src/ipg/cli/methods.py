@@ -18,11 +18,12 @@ EXAMPLES = """
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method to describe in full.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="A method to describe in full.", metavar="NAME")] = None,
 ) -> None:
     """List the training methods, or describe one."""
     import inspect
     import sys
+    from typing import get_args, get_type_hints
 
     from rich.console import Console
     from rich.table import Table
@@ -38,6 +39,10 @@ def methods(
         console.print(table)
         return
     kind = method_class(name)
-    console.print(inspect.cleandoc(sys.modules[kind.__module__].__doc__ or kind.summary), markup=False, highlight=False)
+    for part in inspect.cleandoc(sys.modules[kind.__module__].__doc__ or kind.summary).split("\n\n"):
+        formula = part.startswith(" ")
+        text = part if formula else " ".join(part.split())
+        console.print(f"{text}\n", markup=False, highlight=False, soft_wrap=formula)
     for option, default in option_defaults(kind).items():
-        console.print(f"\noption {option} (-o {option}=…), default {default}", highlight=False)
+        choices = "|".join(map(str, get_args(get_type_hints(kind.Options)[option])))
+        typer.echo(f"-o {option}={choices or '…'} (default {default})")

@@ -43,12 +43,13 @@ def _parameter(name: str, panel: str) -> inspect.Parameter:
         option = typer.Option("-o", "--option", help=text, rich_help_panel=panel, metavar="NAME=VALUE")
     else:
         plain = next((part for part in get_args(kind) if part is not type(None)), kind)
-        annotation = plain | None
+        annotation = bool | None if plain is bool else str | None  # RunConfig names all wrong values at once
         default = next(f.default for f in fields(RunConfig) if f.name == name)
         if default is not None:
             text += f" [default: {str(default).lower() if plain is bool else default}]"
         flags = f"{flag}/--no-{flag.removeprefix('--')}" if plain is bool else flag
-        option = typer.Option(flags, help=text, rich_help_panel=panel, show_default=False)
+        metavar = None if plain is bool else f"<{plain.__name__}>"
+        option = typer.Option(flags, help=text, rich_help_panel=panel, show_default=False, metavar=metavar)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, option]
     )

@@ -17,17 +17,18 @@ EXAMPLES = """
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs on the same data.", show_default=False)],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs on the same data.", metavar="RUN...")],
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     data_path: Annotated[str | None, typer.Option(help="Where the data set's files are, if they have moved.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
 ) -> None:
     """Write a report on finished runs: galleries, groups, curves, and how it was made."""
+    from ipg.cli.console import command_line
     from ipg.notebook import Run
     from ipg.report.build import page_data
     from ipg.report.page import write
 
+    if output.is_dir():
+        raise ValueError(f"{output} is a folder; name the page to write, e.g. --output {output / 'report.html'}")
     loaded = [Run.load(folder, device=device, data_path=data_path) for folder in runs]
-    if len({run.materials.table.name for run in loaded}) > 1:
-        raise ValueError("these runs are on different data sets; write a report for each")
-    typer.echo(f"Report: {write(output, page_data(loaded))}")
+    typer.echo(f"Report: {write(output, page_data(loaded, command=command_line()))}")

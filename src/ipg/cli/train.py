@@ -23,6 +23,8 @@ EXAMPLES = """
 
 `ipg train --config run.toml --seed 3`: settings from a file, one of them changed
 
+`torchrun --nproc-per-node 4 -m ipg train --pairs 40 --output runs/guided`: the same run by four processes
+
 **Which settings?** alpha 0.1 and tau 0 suit new data. Raise alpha only when the task signal is weak, tau only when
 pairs may mislead.
 """
@@ -39,28 +41,33 @@ def train(
     settings: dict[str, Any],
 ) -> None:
     """Train a classifier. Run the same command again to go on with a run that was stopped."""
-    from rich.console import Console
+    import shlex
 
-    from ipg.cli.console import ConsoleListener, metrics_table
     from ipg.config import RunConfig, load_config
+
+    chosen = load_config(config, overrides=settings) if config is not None else RunConfig.from_mapping(settings)
+
+    from rich.console import Console  # torch takes seconds to load: mistakes in the settings do not wait for it
+
+    from ipg.cli.console import print_metrics, watching
+    from ipg.training.distributed import processes
     from ipg.training.listeners import Listener, TensorBoard
     from ipg.training.loop import train as run
     from ipg.training.materials import gather
 
-    chosen = load_config(config, overrides=settings) if config is not None else RunConfig.from_mapping(settings)
     folder = output or Path("runs") / f"{chosen.data}-{chosen.method}-{chosen.seed}"
-    console = Console()
-    listener = ConsoleListener(console, label=chosen.method)
-    listeners: list[Listener] = [listener]
-    if tensorboard:
-        listeners.append(TensorBoard(folder / "tensorboard"))
-    try:
-        outcome = run(chosen, gather(chosen), folder=folder, listeners=listeners)
-    except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(f"{error}; run the same command again to go on from {folder}") from None
-    finally:
-        listener.close()
+    with processes(chosen.device) as first:
+        console = Console(quiet=not first)
+        with watching(console, label=f"{chosen.method} on {chosen.data}") as listener:
+            listeners: list[Listener] = [listener]
+            if tensorboard and first:
+                listeners.append(TensorBoard(folder / "tensorboard"))
+            outcome = run(chosen, gather(chosen), folder=folder, listeners=listeners)
+    if not first:
+        return
     result = outcome.result
-    title = f"Test images, epoch {result['selected_epoch']} (kept by rule: {result['selection']})"
-    console.print(metrics_table([(chosen.method, result["metrics"], result["seconds"])], title=title))
-    console.print(f"The run is in {folder}. See it with: ipg report {folder}", highlight=False)
+    if not listener.trained:
+        typer.echo(f"{folder} holds this run, finished on {result['date']}: nothing to do.")
+    title = f"Test images, % right, after epoch {result['selected_epoch']} (kept by rule: {result['selection']})"
+    print_metrics(console, [(chosen.method, result["metrics"], result["seconds"])], title=title)
+    typer.echo(f"The run is in {folder}. See it with: ipg report {shlex.quote(str(folder))}")

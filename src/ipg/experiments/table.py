@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ NAMES = {
 """Methods as the tables call them; others by their own name."""
 PROTOCOLS = {"paper": "paper's settings", "tuned": "our settings"}
 PAIR_SETTINGS = ("pairs", "pair_batch", "margin", "alpha", "every")
-SETTINGS = (*PAIR_SETTINGS, "schedule", "selection", "model", "epochs", "batch", "learning_rate", "precision")
+SETTINGS = ("data", *PAIR_SETTINGS, "schedule", "selection", "model", "epochs", "batch", "learning_rate", "precision")
 """What the long tables show of a configuration: a column each where arms differ, else in a line above."""
 NONE = "–"
 
@@ -78,15 +79,15 @@ def dataset_table(dataset: str, studies: Sequence[Measured], figures: Sequence[F
             lines.insert(place, [name, *[""] * (len(head) - 2), _figure(bounds[name])])
     collapses = [f"{_title(arm)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed]
     notes = (
-        "Test accuracy in percent, mean ± standard deviation over seeds, at the epoch that the selection rule keeps and "
-        "at the last. *Worst group*: the mean over seeds of the lowest accuracy among the groups of label and "
+        "Test accuracy in percent, mean ± standard deviation over seeds, at the epoch that the selection rule keeps "
+        "and at the last. *Worst group*: the mean over seeds of the lowest accuracy among the groups of label and "
         "attribute. *Seconds*: a trial with its evaluations. "
         + " ".join(_protocol_line(name, arms) for name in dict.fromkeys(arm.protocol for arm in arms))
         + f" Seeds that predict one class for every image: {'; '.join(collapses) or 'none'}.",
         f"{_origin(rows)}. All arms, how settings were chosen and how to make the rows again: "
         "[results](results/README.md).",
     )
-    return "\n\n".join([markdown(head, lines), *notes])
+    return "\n\n".join([markdown(head, lines), *map(_wrapped, notes)])
 
 
 def _is_default(arm: Arm) -> bool:
@@ -134,7 +135,9 @@ def results_page(studies: Sequence[Measured], figures: Sequence[Figure], speed: 
     """The whole page of `results/README.md`."""
     folder = "src/ipg/experiments/studies"
     commands = "\n".join(
-        f"$ python -m ipg.experiments.runner {folder}/{study.name}.toml --data-path mnist.npz" for study in studies
+        f"$ python -m ipg.experiments.runner {folder}/{study.name}.toml"
+        + (" --data-path mnist.npz" if any("mnist" in arm.dataset for arm in study.arms) else "")
+        for study in studies
     )
     parts = [
         "# Results",
@@ -152,7 +155,7 @@ def results_page(studies: Sequence[Measured], figures: Sequence[Figure], speed: 
         parts += _study(study, figures) if study.split == "test" else _choices(study, tuned)
     if speed:
         parts += _speed(speed)
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part if part.startswith(("#", "|", "```")) else _wrapped(part) for part in parts) + "\n"
 
 
 def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
@@ -167,7 +170,8 @@ def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
         means = [found.mean if (found := arm.spread(name)) else None for name in ("group_mean", "pair_disagreement")]
         lines.append(
             [
-                ", ".join([NAMES.get(arm.method, arm.method), *(str(value) for value in arm.options.values())]),
+                NAMES.get(arm.method, arm.method)
+                + "".join(f", {name} `{value}`" for name, value in arm.options.items()),
                 *(str(arm.config[name]) if guided or name not in PAIR_SETTINGS else NONE for name in varying),
                 *(seeds, accuracy, last, _share(means[0]), worst, _share(means[1])),
                 *(str(arm.collapsed) if arm.rows else NONE, seconds),
@@ -175,29 +179,35 @@ def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
             ]
         )
     notes = (
-        "In percent, mean ± standard deviation over seeds; the group columns are means. *Pairs that disagree*: held-out "
-        "pairs whose members are classified differently. *Collapsed*: seeds that predict one class for every image. "
-        "The paper's column holds mean test accuracies, named by the label of their table."
+        "In percent, mean ± standard deviation over seeds; the group columns are means. *Pairs that disagree*: "
+        "held-out pairs whose members are classified differently. *Collapsed*: seeds that predict one class for every "
+        "image. The paper's column holds mean test accuracies, named by the label of their table."
     )
     return [f"## {study.name}", shared, markdown(head, lines), notes, *_ends(study)]
 
 
 def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
-    """How settings were chosen: for each number of pairs the arms by mean accuracy, the best first."""
+    """What settings were chosen from: for each data set and number of pairs the arms, the highest accuracy first."""
     varying, shared = _settings(study.arms)
-    ranked = sorted(study.arms, key=lambda arm: (-arm.config["pairs"], -_mean(arm)))
-    best = {arm.config["pairs"]: arm for arm in reversed(ranked) if arm.rows}
+    ranked = sorted(study.arms, key=lambda arm: (arm.dataset, -arm.config["pairs"], -_mean(arm)))
+    highest = {(arm.dataset, arm.config["pairs"]): arm for arm in reversed(ranked) if arm.rows}
     lines = []
     for arm in ranked:
-        taken = any(_same_settings(arm, other) for other in tuned)
-        marks = [word for word, holds in (("best", best.get(arm.config["pairs"]) is arm), ("taken", taken)) if holds]
-        settings = [str(arm.config[name]) for name in varying]
-        seconds = NONE if arm.seconds is None else f"{arm.seconds:.1f}"
-        lines.append([*settings, _seeds(arm), _percent(arm.spread()), seconds, ", ".join(marks)])
-    head = [*map(_words, varying), "seeds", f"accuracy on `{study.split}`", "seconds", ""]
+        marks = ["highest"] if highest.get((arm.dataset, arm.config["pairs"])) is arm else []
+        marks += ["taken"] if any(_same_settings(arm, other) for other in tuned) else []
+        disagreement = arm.spread("pair_disagreement")
+        lines.append(
+            [
+                *(str(arm.config[name]) for name in varying),
+                *(_seeds(arm), _percent(arm.spread()), _share(disagreement.mean if disagreement else None)),
+                *(NONE if arm.seconds is None else f"{arm.seconds:.1f}", ", ".join(marks)),
+            ]
+        )
+    head = [*map(_words, varying), "seeds", f"accuracy on `{study.split}`", "pairs that disagree", "seconds", ""]
     notes = (
-        f"Accuracy in percent on the split `{study.split}`, mean ± standard deviation over seeds; the test split is not "
-        "read. *Best*: the highest mean with as many pairs. *Taken*: the settings of a study on the test split."
+        f"In percent on the split `{study.split}`, mean ± standard deviation over seeds; the test split is not read. "
+        "*Highest*: the highest mean accuracy with as many pairs. *Taken*: the settings of a study on the test split. "
+        "The study file says what decides."
     )
     return [f"## {study.name}", shared, markdown(head, lines), notes, *_ends(study)]
 
@@ -221,9 +231,9 @@ def _speed(rows: Sequence[Row]) -> list[str]:
         ]
         parts += [markdown(head, lines, text=2), f"{_origin(here)}."]
     parts.append(
-        "Cases of one benchmark took turns in one run, so the ratio to the baseline holds where times do not; it is the "
-        "median over the rounds. *Ideal*: the paper's 1 + 2·B_I/(k·B_D) for pair batch B_I, task batch B_D and a "
-        "correction at each k-th iteration."
+        "Cases of one benchmark took turns in one run, so the ratio to the baseline holds where times do not; it is "
+        "the median over the rounds. *Ideal*: the paper's `1+2·B_I/B_D` for pair batch B_I and task batch B_D, the "
+        "second term divided by `every`."
     )
     return parts
 
@@ -260,6 +270,10 @@ def markdown(head: Sequence[str], lines: Iterable[Sequence[str]], *, text: int =
     """A Markdown table; the first `text` columns lean left, the others right."""
     rule = ["---" if place < text else "---:" for place in range(len(head))]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *lines))
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, width=120, break_long_words=False, break_on_hyphens=False)
 
 
 def _percent(values: Spread | None) -> str:

@@ -81,5 +81,4 @@ def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
         return tensors[content]
     if kind == "dict":
         return {key: _decode(item, tensors) for key, item in content}
-    items = [_decode(item, tensors) for item in content]
-    return tuple(items) if kind == "tuple" else items
+    return {"list": list, "tuple": tuple}[kind](_decode(item, tensors) for item in content)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from ipg.files import remove_leftovers, write_json, write_jsonl, write_text
+from ipg.files import leftovers, write_json, write_jsonl, write_text
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 
 __all__ = ["FolderError", "RunFolder"]
@@ -29,7 +29,6 @@ class RunFolder:
         self.config, self.metrics = path / "config.json", path / "metrics.jsonl"
         self.checkpoint, self.model = path / "checkpoint.safetensors", path / "model.safetensors"
         self.result, self.done = path / "result.json", path / "done"
-        self._files = (self.config, self.metrics, self.checkpoint, self.model, self.result, self.done)
 
     @contextmanager
     def claim(self, identity: Mapping[str, Mapping[str, Any]], origin: Mapping[str, Any]) -> Iterator[None]:
@@ -39,29 +38,40 @@ class RunFolder:
             FolderError: another process holds it, or it is the folder of another run.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        self._check(identity)  # before the lock, so that a folder of something else is left as it is
         lock = FileLock(self.path / "lock", timeout=0)
         try:
             lock.acquire()
         except Timeout:
             raise FolderError(f"{self.path} is in use by another process") from None
         try:
-            for file in self._files:
-                remove_leftovers(file)
-            self._admit(identity, origin)
+            is_new = self._check(identity)
+            for leftover in self._leftovers():
+                leftover.unlink(missing_ok=True)
+            if is_new:
+                write_json(self.config, {**identity, **origin})
             yield
         finally:
             lock.release()
 
-    def _admit(self, identity: Mapping[str, Mapping[str, Any]], origin: Mapping[str, Any]) -> None:
+    def _leftovers(self) -> list[Path]:
+        """What killed processes have left of files they were writing."""
+        files = (self.config, self.metrics, self.checkpoint, self.model, self.result, self.done)
+        return [leftover for file in files for leftover in leftovers(file)]
+
+    def _check(self, identity: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether the folder still has to be told which run it holds; FolderError where that is another one."""
         if not self.config.exists():
-            strangers = [entry.name for entry in self.path.iterdir() if entry.name not in ("lock", "report.html")]
-            if strangers:
+            own = {"lock", "report.html", *(leftover.name for leftover in self._leftovers())}
+            if strangers := [entry.name for entry in self.path.iterdir() if entry.name not in own]:
                 raise FolderError(
                     f"{self.path} is not empty and not a run folder (it holds {strangers[0]}); name another"
                 )
-            write_json(self.config, {**identity, **origin})
-            return
-        old = read_json(self.config)
+            return True
+        try:
+            old = read_json(self.config)
+        except FolderError as error:
+            raise FolderError(f"{error}. Name another folder, or delete this one.") from None
         if not all(isinstance(old.get(part), dict) for part in identity):
             raise FolderError(f"{self.config} is not of a run; name another folder")
         differing = [
@@ -70,12 +80,11 @@ class RunFolder:
             for key in {**old[part], **now}
             if old[part].get(key) != now.get(key)
         ]
-        if differing and not self.checkpoint.exists():
-            write_json(self.config, {**identity, **origin})  # that run never got anywhere: nothing is lost
-        elif differing:
+        if differing and (self.checkpoint.exists() or self.done.exists()):
             raise FolderError(
                 f"{self.path} holds another run: {'; '.join(differing)}. Name another folder, or delete this one."
             )
+        return bool(differing)  # a run that never got anywhere: nothing is lost
 
     def save(self, state: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the checkpoint, then the metrics it stands for."""
@@ -94,11 +103,36 @@ class RunFolder:
         write_text(self.done, "")
 
     def finished(self) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, Any]] | None:
-        """Weights, metrics and result of a run that is done; None where it is not."""
+        """Weights, metrics and result of a run that is done; None where it is not.
+
+        Raises:
+            FolderError: one of the files is damaged or missing; the message names it and says how to get it back.
+        """
         if not self.done.exists():
             return None
-        rows = [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").split("\n") if line]
-        return load_checkpoint(self.model), rows, read_json(self.result)
+        weights = self._read(self.model, load_checkpoint)
+        return weights, self._read(self.metrics, read_jsonl), self._read(self.result, read_json)
+
+    def _read(self, file: Path, reader: Callable[[Path], Any]) -> Any:
+        try:
+            return reader(file)
+        except (OSError, ValueError):
+            raise self.damaged(file) from None
+
+    def damaged(self, file: Path) -> FolderError:
+        """The error for a file of a finished run that cannot be used."""
+        return FolderError(
+            f"{file} is damaged or missing. Delete {self.done} and run the command that trained it again: it writes "
+            f"the file anew from its checkpoint."
+        )
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file with one JSON object a line, of which there is at least one."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise FolderError(f"{path} is damaged: expected an object a line")
+    return rows
 
 
 def read_json(path: Path) -> dict[str, Any]:

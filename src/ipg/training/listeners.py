@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class TensorBoard(Listener):
             raise ValueError(
                 "TensorBoard is not installed: pip install 'invariance-pair-guidance[tensorboard]'"
             ) from None
-        self._open = lambda: SummaryWriter(log_dir=str(folder))
+        self._open: Callable[[], Any] = partial(SummaryWriter, log_dir=str(folder))
 
     def started(self, config: RunConfig, *, step: int, total: int) -> None:
         """Open the file; not before, since a run takes no folder that holds something already."""

@@ -21,10 +21,11 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from ipg.collectives import GlobalCrossEntropy
 from ipg.config import RunConfig
 from ipg.data.batches import Batches
 from ipg.data.table import ImageTable
-from ipg.evaluation.groups import evaluate
+from ipg.evaluation.groups import group_metrics
 from ipg.evaluation.pairs import pair_disagreement
 from ipg.evaluation.selection import select
 from ipg.guidance import NonFiniteError
@@ -42,6 +43,7 @@ from ipg.training.device import (
     seed_generators,
     set_random_state,
 )
+from ipg.training.distributed import Team
 from ipg.training.folder import RunFolder
 from ipg.training.interrupt import Interrupted, StopRequest, stop_on_signals
 from ipg.training.listeners import Listener
@@ -99,17 +101,23 @@ def train(
     Raises:
         Interrupted: Ctrl-C or SIGTERM; the state is saved.
         NonFiniteError, CollapseError: training has gone wrong; the message names the remedies.
+        ProcessLostError: of several processes that train together, another is gone.
     """
-    device = resolve_device(config.device)
+    team = Team()
+    device = team.device(resolve_device(config.device))
     with ExitStack() as stack:
+        stack.enter_context(team.together())
         stack.enter_context(own_randomness(device))
         stack.enter_context(numerics(config, device))
-        run = _Run(config, materials.to(device), device, listeners, evaluate_on)  # before the folder: it may refuse
+        identity, origin = _identity(config, materials, device)
+        team.check_same("settings or data", identity)
+        listeners = listeners if team.leads else ()
+        run = _Run(config, materials.to(device), device, listeners, evaluate_on, team)  # before the folder: may refuse
         stack.callback(run.method.close)
         if folder is not None:
-            run.home = RunFolder(folder)
-            stack.enter_context(run.home.claim(*_identity(config, materials, device)))
-            if (found := run.home.finished()) is not None:
+            home = run.home = RunFolder(folder)
+            team.first(lambda: stack.enter_context(home.claim(identity, origin)))
+            if (found := team.first(home.finished)) is not None:
                 return run.read_back(*found)
         return run.go(stack.enter_context(stop_on_signals()))
 
@@ -147,8 +155,9 @@ class _Run:
         device: torch.device,
         listeners: Sequence[Listener],
         evaluate_on: Sequence[str] | None,
+        team: Team,
     ) -> None:
-        self.config, self.device, self.listeners = config, device, listeners
+        self.config, self.device, self.listeners, self.team = config, device, listeners, team
         self.home: RunFolder | None = None
         kind = method_class(config.method)
         table = materials.table
@@ -168,13 +177,14 @@ class _Run:
         sampler = None
         if "pairs" in kind.needs and self.pairs is not None and len(self.pairs):
             sampler = PairSampler(self.pairs, config.pair_batch, seed=derive_seed(config.seed, "pair batches"))
-        feed = PairFeed(sampler) if sampler is not None else None
-        criterion = nn.CrossEntropyLoss(weight=_class_weights(train_table) if config.class_weighted else None)
-        setup = Setup(self.model, self.optimizer, criterion.to(device), config, feed, self.autocast)
+        feed = PairFeed(sampler, team.peers) if sampler is not None else None
+        criterion = GlobalCrossEntropy(_class_weights(train_table) if config.class_weighted else None)
+        replica = team.replica(self.model, device, batch_norm=config.batch_norm)
+        setup = Setup(replica, self.optimizer, criterion.to(device), config, feed, self.autocast)
         self.method: Method = kind(setup)
         self.sampler = sampler
         self.means = Means()
-        stepper = CapturedStep if device.type == "cuda" else EagerStep
+        stepper = CapturedStep if device.type == "cuda" and team.size == 1 else EagerStep
         self.step: EagerStep = stepper(self.method, self.batches, feed, self.means)
         self.progress = _Progress()
         self._clock = self._last_look = self._last_save = time.perf_counter()
@@ -190,7 +200,7 @@ class _Run:
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def go(self, request: StopRequest) -> Outcome:
-        seed_generators(derive_seed(self.config.seed, "training"), self.device)
+        self._seed()
         self._restore()
         for listener in self.listeners:
             listener.started(self.config, step=self.progress.step, total=self.total)
@@ -200,24 +210,30 @@ class _Run:
             epoch, start = divmod(self.progress.step, len(self.batches))
             for rows in self.batches.rows(epoch, start=start):
                 _set_rate(self.optimizer, learning_rate(self.progress.step, self.total, self.config))
-                self.step(rows)
+                self.step(self.team.rows(rows))
                 self.progress.step += 1
                 self._between_steps(request)
             self._end_epoch(epoch + 1)
-            if request.made and self.progress.step < self.total:
+            if any(self.team.agree(request.made)) and self.progress.step < self.total:
                 self._stop()
         return self._finish()
 
     def _between_steps(self, request: StopRequest) -> None:
         now = time.perf_counter()
-        if now - self._last_look >= LOOK_SECONDS:
+        look, save, stop = self.team.agree(
+            now - self._last_look >= LOOK_SECONDS,
+            now - self._last_save >= SAVE_SECONDS,
+            request.made,
+            step=self.progress.step,
+        )
+        if look:
             self._last_look = now
             self._look()
         if self.progress.step % len(self.batches) == 0:
             return  # the epoch's own checkpoint follows at once
-        if request.made or now - self._last_save >= SAVE_SECONDS:
+        if save or stop:
             self._save()
-        if request.made:
+        if stop:
             self._stop()
 
     def _stop(self) -> NoReturn:
@@ -225,6 +241,7 @@ class _Run:
 
     def _look(self) -> dict[str, float]:
         """Ask the device how it goes, stop if it goes wrong, tell the listeners."""
+        self.means.average(self.team.peers)
         means = self.means.numbers()
         self.method.check()
         if not math.isfinite(means.get("task_loss", 0.0)):
@@ -242,7 +259,9 @@ class _Run:
         row: dict[str, Any] = {"epoch": epoch, "step": self.progress.step, "seconds": None}
         row["learning_rate"] = learning_rate(self.progress.step - 1, self.total, self.config)
         row["train"] = means
-        row |= {split: evaluate(self.model, part, autocast=self.autocast) for split, part in self.parts.items()}
+        self.team.settle(self.model)
+        for split, part in self.parts.items():
+            row[split] = group_metrics(self.team.predict(self.model, part.images, autocast=self.autocast), part)
         row["pair_disagreement"] = pair_disagreement(self.model, self.held_out, autocast=self.autocast)
         trained_on = self.pairs if self.sampler is not None else None
         row["train_pair_disagreement"] = pair_disagreement(self.model, trained_on, autocast=self.autocast)
@@ -260,7 +279,7 @@ class _Run:
         self.model.load_state_dict(self.progress.kept)
         self.model.eval()
         result = self._result()
-        if self.home is not None:
+        if self.home is not None and self.team.leads:
             self.home.finish(self.progress.kept, self.progress.rows, result)
         for listener in self.listeners:
             listener.finished(result)
@@ -282,6 +301,7 @@ class _Run:
             "last_metrics": summary(final),
             "seconds": round(self.progress.seconds, 3),
             **provenance(self.device),
+            **({"processes": self.team.size} if self.team.size > 1 else {}),
         }
 
     # -- state ---------------------------------------------------------------------------------------------------
@@ -297,6 +317,10 @@ class _Run:
         if self.home is None:
             return
         self._tick()
+        self.means.average(self.team.peers)
+        self.team.settle(self.model)
+        if not self.team.leads:
+            return
         state = {
             "progress": vars(self.progress),
             "model": dict(self.model.state_dict()),
@@ -309,7 +333,7 @@ class _Run:
         self.home.save(state, self.progress.rows)
 
     def _restore(self) -> None:
-        state = self.home.load() if self.home is not None else None
+        state = self.team.first(self.home.load) if self.home is not None else None
         if state is None:
             return
         self.progress = _Progress(**state["progress"])
@@ -319,7 +343,15 @@ class _Run:
         if self.sampler is not None:
             self.sampler.load_state_dict(state["sampler"])
         self.means.load_state_dict({name: total.to(self.device) for name, total in state["means"].items()})
-        set_random_state(state["random"])
+        if self.team.leads:
+            set_random_state(state["random"])
+        else:
+            self._seed()  # again, now that the step is known
+
+    def _seed(self) -> None:
+        """Seed what is random in training. Dropout and the like differ between processes, as they do between rows."""
+        purpose = ("training",) if self.team.leads else ("training", self.team.index, self.progress.step)
+        seed_generators(derive_seed(self.config.seed, *purpose), self.device)
 
     def read_back(self, weights: dict[str, Tensor], rows: list[dict[str, Any]], result: dict[str, Any]) -> Outcome:
         """The outcome of a run that is done already."""
@@ -334,7 +366,8 @@ def _optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> tor
     cuda = device.type == "cuda"
     rate: Any = torch.tensor(config.learning_rate, device=device) if cuda else config.learning_rate
     if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=config.weight_decay)
+        fused = True if cuda else None  # the other form asks the device for its rate
+        return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=config.weight_decay, fused=fused)
     kind: Callable[..., torch.optim.Optimizer] = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, lr=rate, weight_decay=config.weight_decay, fused=device.type != "mps", capturable=cuda)
 

@@ -1,0 +1,57 @@
+"""A batch of invariance pairs, whole or one process's shard of it. This file imports torch alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ipg.collectives import shard
+
+__all__ = ["DrawsPairs", "Pairs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A batch of n invariance pairs: two images that differ in the shortcut alone, and the label they share."""
+
+    first: Tensor  # (n, ...)
+    second: Tensor  # (n, ...)
+    label: Tensor  # (n,)
+    total: int | None = None
+    """Pairs in the whole batch, where this is a shard of it made by `shard`; the last shards may end in padding."""
+
+    def __post_init__(self) -> None:
+        if self.first.shape != self.second.shape:
+            raise ValueError(
+                f"the members of a pair must have one shape, got first {tuple(self.first.shape)} "
+                f"and second {tuple(self.second.shape)}"
+            )
+        if self.label.shape != self.first.shape[:1]:
+            raise ValueError(f"expected one label a pair, shape ({len(self.first)},), got {tuple(self.label.shape)}")
+        if self.label.is_floating_point() or self.label.is_complex() or self.label.dtype == torch.bool:
+            raise ValueError(f"pair labels must be integers, got {self.label.dtype}; use label.long()")
+        if len(self.label) == 0:
+            raise ValueError("a batch of pairs needs at least one pair, got none")
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def to(self, device: torch.device | str) -> Pairs:
+        """The same pairs on `device`."""
+        return replace(self, first=self.first.to(device), second=self.second.to(device), label=self.label.to(device))
+
+    def shard(self, index: int, count: int) -> Pairs:
+        """The part of this batch for process `index` of `count`; all parts are of one length."""
+        first, second, label = (shard(part, index, count) for part in (self.first, self.second, self.label))
+        return Pairs(first, second, label, total=len(self))
+
+
+class DrawsPairs(Protocol):
+    """What `ipg.PairSampler` is: an endless source of pair batches."""
+
+    def draw(self) -> Pairs:
+        """The next batch."""
+        ...

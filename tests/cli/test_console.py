@@ -1,0 +1,126 @@
+"""What people see: lines that fit, a bar on terminals alone, tables that lose no number."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from ipg.cli.console import ConsoleListener, command_line, percent, print_metrics, watching
+from ipg.config import RunConfig
+from ipg.methods import METHODS
+from ipg.report.build import NAMES
+
+SPLIT = {"average": 1.0}
+
+
+def screen(*, terminal: bool, width: int = 80) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=width, color_system=None)
+
+
+def written(console: Console) -> str:
+    return console.file.getvalue()
+
+
+def row(**changes: object) -> dict:
+    values = {"train": {"task_loss": 12.345678}, "validation": SPLIT, "test": SPLIT, "pair_disagreement": 1.0}
+    return {"epoch": 100, **values, **changes}
+
+
+@pytest.mark.parametrize("label", [*(f"{name} on colored_mnist_train_noise" for name in METHODS), *NAMES.values()])
+def test_the_widest_lines_fit_eighty_columns(label: str) -> None:
+    console = screen(terminal=False)
+    listener = ConsoleListener(console, label=label)
+    listener.started(RunConfig(epochs=100), step=99_999, total=100_000)
+    listener.epoch(row())
+    assert written(console).splitlines() == [
+        f"{label}: going on at iteration 99,999 of 100,000",
+        "  epoch 100/100  loss 12.346  validation 100.0  test 100.0  pairs disagree 100.0",
+    ]
+    assert max(map(len, written(console).splitlines())) <= 80
+
+
+def test_a_line_says_what_there_is_and_no_more() -> None:
+    console = screen(terminal=False)
+    listener = ConsoleListener(console, label="erm")
+    listener.started(RunConfig(), step=0, total=10)
+    assert listener.trained
+    listener.epoch({"epoch": 2, "train": {"task_loss": 1234567.8}, "pair_disagreement": None})
+    listener.epoch({"epoch": 3, "train": {}, "test": {"average": 0.25}, "pair_disagreement": None})
+    assert written(console) == "erm\n  epoch 2/6  loss 1e+06\n  epoch 3/6  loss nan  test 25.0\n"
+
+
+def test_without_a_terminal_there_is_no_bar() -> None:
+    console = screen(terminal=False)
+    with watching(console, label="ipg") as listener:
+        listener.started(RunConfig(), step=0, total=10)
+        listener.progress(5, {"task_loss": 0.5, "disagreement": 0.25, "learning_rate": 1e-3})
+    assert written(console) == "ipg\n"
+
+
+def test_on_a_terminal_the_bar_shows_everything_within_eighty_columns() -> None:
+    console = screen(terminal=True)
+    listener = ConsoleListener(console, label="ipg on colored_mnist_train_noise")
+    listener.started(RunConfig(), step=0, total=10_000)
+    listener.progress(9_999, {"task_loss": 12.345, "disagreement": 1.0, "learning_rate": 1.25e-3})
+    listener.close()
+    still = screen(terminal=True)
+    still.print(listener._bar.get_renderable())
+    (line,) = written(still).splitlines()
+    assert len(line) <= 80
+    assert " 9999/10000 loss 12.345  disagree 100 %  rate 1.3e-03 " in line
+    assert written(console).endswith("\x1b[2K")  # and nothing of it stays
+
+
+@pytest.mark.parametrize("said", ["", "stopped after 3 of 9 iterations"])
+def test_who_interrupts_is_told_how_to_go_on(said: str) -> None:
+    listeners = []
+
+    def interrupted() -> None:
+        with watching(screen(terminal=True), label="ipg") as listener:
+            listeners.append(listener)
+            listener.started(RunConfig(), step=0, total=10)
+            raise KeyboardInterrupt(said)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        interrupted()
+    assert str(caught.value) == f"{said or 'interrupted'}; run the same command again to go on"
+    assert not listeners[0]._bar.live.is_started
+
+
+def test_percentages() -> None:
+    assert [percent(value) for value in (None, 0.0, 0.98765, 1.0)] == ["–", "0.0", "98.8", "100.0"]
+
+
+def test_a_table_with_gaps() -> None:
+    console = screen(terminal=False)
+    first = {"average": 0.5, "groups": {"cat, [red]": {"accuracy": None, "count": 0}}}
+    second = {"groups": {"dog": {"accuracy": 1.0, "count": 2}}, "pair_disagreement": 0.25}
+    print_metrics(console, [("a", first, 1.25), ("b", second, None)], title="Test [images]")
+    title, *lines = written(console).splitlines()
+    assert title == "Test [images]"
+    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+    assert cells == [
+        ["average", "50.0", "–"],
+        ["worst group", "–", "–"],
+        ["mean of groups", "–", "–"],
+        ["cat, [red]", "–", "–"],
+        ["dog", "–", "100.0"],
+        ["pairs that disagree", "–", "25.0"],
+        ["seconds", "1.2", "–"],
+    ]
+
+
+def test_a_narrow_terminal_gets_more_tables() -> None:
+    console = screen(terminal=False, width=40)
+    print_metrics(console, [(name, {"average": 1.0}, None) for name in "abcde"], title="Test")
+    text = written(console)
+    assert text.count("100.0") == 5
+    assert max(map(len, text.splitlines())) <= 40
+
+
+def test_the_command_line_can_be_typed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/ipg/__main__.py", "report", "my run", "--output", "$page"])
+    assert command_line() == "ipg report 'my run' --output '$page'"

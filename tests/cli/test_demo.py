@@ -1,0 +1,56 @@
+"""`ipg demo`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+
+def test_three_runs_a_table_and_a_page_and_at_once_the_second_time(ipg, tmp_path: Path) -> None:
+    start = time.perf_counter()
+    done = ipg("demo", "--epochs", "1")
+    first = time.perf_counter() - start
+    assert done.code == 0, done
+    assert max(map(len, done.out.splitlines())) <= 80
+    results = [
+        json.loads((tmp_path / "ipg-demo" / name / "result.json").read_text()) for name in ("erm", "oracle", "ipg")
+    ]
+    row = next(line for line in done.out.splitlines() if line.startswith("│ average"))
+    assert [cell.strip() for cell in row.strip("│").split("│")[1:]] == [
+        f"{100 * result['metrics']['average']:.1f}" for result in results
+    ]
+    assert results[0]["metrics"]["average"] < 0.5 < results[2]["metrics"]["average"]
+    assert "Guided by 40 pairs." in done.out
+    assert done.out.endswith("Report: ipg-demo/report.html\n")
+    page = (tmp_path / "ipg-demo" / "report.html").read_text(encoding="utf-8")
+    for name in (
+        "On clothes whose colour changed",
+        "Plain training (ERM)",
+        "Without colour (oracle)",
+        "Guided by pairs",
+    ):
+        assert name in page
+
+    start = time.perf_counter()
+    again = ipg("demo", "--epochs", "1")
+    assert again.code == 0
+    assert again.out.count("finished before, read from") == 3
+    assert "  epoch" not in again.out
+    assert row in again.out
+    assert time.perf_counter() - start < first
+
+
+def test_settings_reach_the_runs(ipg, tmp_path: Path, monkeypatch) -> None:
+    asked = []
+
+    def stop(config, materials, **options) -> None:
+        asked.append((config, options["folder"]))
+        raise ValueError("seen enough")
+
+    monkeypatch.setattr("ipg.training.loop.train", stop)
+    done = ipg("demo", "--epochs", "2", "--pairs", "6", "--seed", "3", "--device", "cpu", "--output", "there")
+    assert (done.code, done.err) == (2, "ipg: seen enough\n")
+    ((config, folder),) = asked
+    assert (config.method, config.epochs, config.pairs, config.seed, config.device) == ("erm", 2, 6, 3, "cpu")
+    assert folder == Path("there/erm")

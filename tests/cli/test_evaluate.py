@@ -1,0 +1,57 @@
+"""`ipg evaluate`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+
+def test_the_numbers_are_those_of_the_result(ipg, embedded_runs: Path) -> None:
+    folder = str(embedded_runs / "guided")
+    done = ipg("evaluate", folder, "--json")
+    assert done.code == 0
+    assert json.loads(done.out) == {
+        folder: json.loads((embedded_runs / "guided" / "result.json").read_text())["metrics"]
+    }
+
+
+def test_runs_stand_side_by_side(ipg, embedded_runs: Path) -> None:
+    done = ipg("evaluate", embedded_runs / "guided", embedded_runs / "plain")
+    assert done.code == 0
+    assert max(map(len, done.out.splitlines())) <= 80
+    cells = {}
+    for line in done.out.splitlines():
+        if line.startswith("│"):
+            label, *values = (cell.strip() for cell in line.strip("│").split("│"))
+            cells[label] = values
+    for column, name in enumerate(("guided", "plain")):
+        metrics = json.loads((embedded_runs / name / "result.json").read_text())["metrics"]
+        assert cells["average"][column] == f"{100 * metrics['average']:.1f}"
+        assert cells["worst group"][column] == f"{100 * metrics['worst_group']:.1f}"
+        assert cells["pairs that disagree"][column] == f"{100 * metrics['pair_disagreement']:.1f}"
+        assert cells["garment, green"][column] == f"{100 * metrics['groups']['garment, green']['accuracy']:.1f}"
+    assert "seconds" not in cells
+
+
+def test_another_split(ipg, finished: Path) -> None:
+    done = ipg("evaluate", finished, "--split", "validation", "--json")
+    (metrics,) = json.loads(done.out).values()
+    row = json.loads((finished / "metrics.jsonl").read_text())
+    assert {name: metrics[name] for name in row["validation"]} == row["validation"]
+    assert ipg("evaluate", finished, "--split", "validation").out.startswith("Validation images, % right\n")
+
+
+def test_many_runs_with_long_names_fit_eighty_columns(ipg, finished: Path) -> None:
+    folders = []
+    for number in range(8):
+        folder = finished.with_name(f"[a folder] with a name that goes on and on {number}")
+        folder.symlink_to(finished)
+        folders.append(folder.relative_to(finished.parent))
+    out = ipg("evaluate", *folders).out
+    assert max(map(len, out.splitlines())) <= 80
+    (value,) = json.loads(ipg("evaluate", finished, "--json").out).values()
+    rows = re.findall(r"│ average +│(.*)│", out)
+    numbers = [number.strip() for row in rows for number in row.split("│")]
+    assert numbers == [f"{100 * value['average']:.1f}"] * 8
+    assert "[a" in out

@@ -1,0 +1,86 @@
+"""The program as a process of its own: exit statuses, signals, pipes and odd terminals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+
+def test_python_m_ipg_and_its_exit_statuses(process) -> None:
+    done = process("--version")
+    assert (done.code, done.out, done.err) == (0, f"ipg {version('invariance-pair-guidance')}\n", "")
+    done = process("train", "--epochs", "0")
+    assert (done.code, done.out, done.err) == (2, "", "ipg: epochs='0': expected at least 1\n")
+
+
+def test_the_command_is_installed_and_is_the_same_program() -> None:
+    ipg = Path(sys.executable).with_name("ipg")
+    done = subprocess.run([str(ipg), "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"ipg {version('invariance-pair-guidance')}\n")
+
+
+def test_a_terminal_without_greek_letters(process) -> None:
+    done = process("methods", "joint", env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert done.code == 0, done
+    assert "order=sum               ? ? ? ? ? (g_T + g_A)" in done.out
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        line = [sys.executable, "-m", "ipg", "data", "list"]
+        done = subprocess.run(line, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == ""
+
+
+LINE = ["train", "--epochs", "3", "--batch", "256", "--pairs", "8", "--held-out-pairs", "8", "--output"]
+
+
+def stop(number: signal.Signals, folder: Path) -> tuple[int, str, str]:
+    """Train until the first epoch has ended, send the signal; exit status and what was printed after it."""
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-u", "-m", "ipg", *LINE, "run"],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        assert any("epoch 1/3" in text for text in running.stdout)
+        running.send_signal(number)
+        out, err = running.communicate(timeout=120)
+    return running.returncode, out, err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_stops_a_run_with_its_state_saved(tmp_path: Path, number: signal.Signals) -> None:
+    code, out, err = stop(number, tmp_path)
+    assert code == 130, err
+    assert re.fullmatch(r"ipg: stopped after \d+ of 141 iterations; run the same command again to go on\n", err)
+    assert "epoch 3/3" not in out
+    names = {entry.name for entry in (tmp_path / "run").iterdir()}
+    assert {"checkpoint.safetensors", "metrics.jsonl"} <= names
+    assert not {name for name in names if name.startswith(".") or name in ("done", "result.json", "model.safetensors")}
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_to_the_same_end(process, tmp_path: Path) -> None:
+    _, _, err = stop(signal.SIGINT, tmp_path)
+    resumed, whole = process(*LINE, "run", cwd=tmp_path), process(*LINE, "whole", cwd=tmp_path)
+    assert (resumed.code, whole.code) == (0, 0), (resumed, whole)
+    assert resumed.out.startswith(f"ipg on colored_fashion: going on at iteration {err.split()[3]} of 141\n")
+    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("run", "whole")]
+    assert results[0]["metrics"] == results[1]["metrics"]
+    assert results[0]["last_metrics"] == results[1]["last_metrics"]

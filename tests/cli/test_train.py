@@ -1,0 +1,132 @@
+"""`ipg train`: the folder it leaves, reading it back, going on, and where settings come from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from ipg.training import loop
+from ipg.training.checkpoint import load_checkpoint
+
+
+def config_of(folder: Path) -> dict:
+    return json.loads((folder / "config.json").read_text())["config"]
+
+
+def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next run be asked to stop at that step, as a signal would."""
+    between = loop._Run._between_steps
+
+    def ask(self, request) -> None:
+        request.made = request.made or self.progress.step == steps
+        between(self, request)
+
+    monkeypatch.setattr(loop._Run, "_between_steps", ask)
+
+
+def test_training_on_the_embedded_images_leaves_a_whole_folder(embedded_runs: Path) -> None:
+    folder = embedded_runs / "guided"
+    names = {entry.name for entry in folder.iterdir()}
+    assert names - {"lock"} == {
+        "checkpoint.safetensors", "config.json", "done", "metrics.jsonl", "model.safetensors", "result.json",
+    }  # fmt: skip
+    result = json.loads((folder / "result.json").read_text())
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == [1]
+    assert result["metrics"]["average"] == rows[-1]["test"]["average"]
+    assert result["config"]["pairs"] == 8
+    assert result["config"]["seed"] == 0
+    assert result["versions"].keys() >= {"ipg", "python", "torch"}
+
+
+def test_guided_training_shows_its_epochs_and_beats_plain_training(embedded_runs: Path) -> None:
+    guided, plain = (json.loads((embedded_runs / name / "result.json").read_text()) for name in ("guided", "plain"))
+    assert guided["metrics"]["average"] > plain["metrics"]["average"] + 0.3
+    out = (embedded_runs / "guided.txt").read_text()
+    assert out.startswith("ipg on colored_fashion\n  epoch 1/1  loss ")
+    assert f"test {100 * guided['metrics']['average']:.1f}" in out
+    assert "Test images, % right, after epoch 1 (kept by rule: last)" in out
+    assert f"The run is in {embedded_runs / 'guided'}. See it with: ipg report " in out
+
+
+def test_the_same_command_again_reads_the_run_back(ipg, bars: list[str], tmp_path: Path) -> None:
+    first = ipg("train", *bars, "--output", "run")
+    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in (tmp_path / "run").iterdir()}
+    again = ipg("train", *bars, "--output", "run")
+    assert again.code == 0
+    assert again.out.startswith("run holds this run, finished on ")
+    assert "epoch 1/1" not in again.out
+    assert again.out.partition("Test images")[2] == first.out.partition("Test images")[2]
+    after = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in (tmp_path / "run").iterdir()}
+    assert {k: v for k, v in after.items() if k != "lock"} == {k: v for k, v in before.items() if k != "lock"}
+
+
+def test_a_stopped_run_goes_on_and_ends_as_if_it_had_not_stopped(
+    ipg, bars: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["train", *bars, "--epochs", "3", "--output"]
+    ipg(*line, "whole")
+    with monkeypatch.context() as patch:
+        stop_after(6, patch)
+        stopped = ipg(*line, "run")
+    assert stopped.code == 130
+    assert stopped.err == "ipg: stopped after 6 of 12 iterations; run the same command again to go on\n"
+    assert not (tmp_path / "run" / "done").exists()
+    resumed = ipg(*line, "run")
+    assert resumed.code == 0
+    assert resumed.out.startswith("ipg on bars: going on at iteration 6 of 12\n  epoch 2/3")
+    went_on, whole = (load_checkpoint(tmp_path / name / "model.safetensors") for name in ("run", "whole"))
+    assert went_on.keys() == whole.keys()
+    assert all(torch.equal(went_on[name], whole[name]) for name in whole)
+
+
+def test_interrupting_while_the_data_loads_says_how_to_go_on(
+    ipg, bars: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ipg.training.materials.load", interrupt)
+    done = ipg("train", *bars, "--output", "run")
+    assert (done.code, done.err) == (130, "ipg: interrupted; run the same command again to go on\n")
+
+
+def test_settings_from_a_file_and_options_that_win_over_it(ipg, bars: list[str], tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('data = "bars"\nmargin = 0.2\nbatch = 64\nepochs = 2\nseed = 4\nstrict = true\n')
+    done = ipg("train", "--config", "run.toml", "--seed", "5", "--no-strict", "--pairs", "4", "--held-out-pairs", "4")
+    assert done.code == 0, done
+    config = config_of(tmp_path / "runs" / "bars-ipg-5")
+    expected = {"margin": 0.2, "batch": 64, "epochs": 2, "seed": 5, "strict": False, "pairs": 4}
+    assert {name: config[name] for name in expected} == expected
+
+
+def test_options_of_the_method(ipg, bars: list[str], tmp_path: Path) -> None:
+    line = ["train", *bars, "--method", "joint", "-o", "order=sum", "--option", "loss=corrective", "--output", "run"]
+    assert ipg(*line).code == 0
+    config = config_of(tmp_path / "run")
+    assert (config["order"], config["loss"]) == ("sum", "corrective")
+    assert ipg("evaluate", "run").code == 0  # they are found again when it is read back
+
+
+def test_two_values_of_a_setting_make_two_runs(ipg, bars: list[str], tmp_path: Path) -> None:
+    for rate in ("1e-3", "0.002"):
+        assert ipg("train", *bars, "--learning-rate", rate, "--output", rate).code == 0
+    assert [config_of(tmp_path / rate)["learning_rate"] for rate in ("1e-3", "0.002")] == [0.001, 0.002]
+
+
+def test_a_folder_is_named_after_data_method_and_seed(ipg, bars: list[str], tmp_path: Path) -> None:
+    assert ipg("train", *bars, "--method", "erm", "--seed", "7").code == 0
+    assert (tmp_path / "runs" / "bars-erm-7" / "done").exists()
+
+
+def test_tensorboard_events_beside_the_run(ipg, bars: list[str], tmp_path: Path) -> None:
+    done = ipg("train", *bars, "--tensorboard", "--output", "run")
+    assert done.code == 0, done
+    assert list((tmp_path / "run" / "tensorboard").glob("events*"))
+
+
+def test_the_folder_is_quoted_in_the_command_it_advises(ipg, bars: list[str]) -> None:
+    assert "See it with: ipg report 'my run'\n" in ipg("train", *bars, "--output", "my run").out

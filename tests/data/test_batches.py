@@ -1,0 +1,70 @@
+"""Batches by index: every image once a pass, in an order that can be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from ipg.data.batches import Batches
+from ipg.data.table import ImageTable
+
+
+@pytest.fixture(scope="module")
+def table(make_table: Callable[..., ImageTable]) -> ImageTable:
+    return make_table(train=50, validation=0, test=0)
+
+
+def order(batches: Batches, epoch: int) -> list[int]:
+    return torch.cat(list(batches.rows(epoch))).tolist()
+
+
+@pytest.mark.parametrize(
+    ("size", "sizes"), [(16, [16, 16, 16, 2]), (25, [25, 25]), (50, [50]), (80, [50]), (1, [1] * 50)]
+)
+def test_every_image_once_a_pass(table: ImageTable, size: int, sizes: list[int]) -> None:
+    batches = Batches(table, size, seed=0)
+    assert [len(rows) for rows in batches.rows(0)] == sizes
+    assert len(batches) == len(sizes)
+    assert sorted(order(batches, 0)) == list(range(50))
+
+
+def test_the_order_is_a_function_of_seed_and_pass(table: ImageTable) -> None:
+    one = Batches(table, 16, seed=3)
+    later = order(one, 5)
+    assert order(one, 0) != later
+    assert order(one, 5) == later  # whatever was drawn before
+    assert order(Batches(table, 16, seed=3), 5) == later
+    assert order(Batches(table, 16, seed=4), 5) != later
+    assert order(Batches(table, 7, seed=3), 5) == later  # and not of the batch size
+
+
+@pytest.mark.parametrize("start", [0, 1, 3, 4])
+def test_a_pass_goes_on_in_the_middle(table: ImageTable, start: int) -> None:
+    batches = Batches(table, 16, seed=3)
+    whole = [rows.tolist() for rows in batches.rows(2)]
+    assert [rows.tolist() for rows in batches.rows(2, start=start)] == whole[start:]
+
+
+def test_the_global_generator_is_left_alone(table: ImageTable) -> None:
+    before = torch.get_rng_state()
+    list(Batches(table, 16, seed=3).rows(0))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_columns_of_a_batch(table: ImageTable) -> None:
+    rows = torch.tensor([7, 2, 31])
+    batch = Batches(table, 16, seed=0).take(rows)
+    assert batch.image.dtype == torch.float32
+    assert torch.equal((batch.image * 255).round().to(torch.uint8), table.images[rows])
+    assert batch.image.max() <= 1
+    assert batch.label.tolist() == table.label[rows].tolist()
+    assert batch.group.tolist() == (2 * table.label[rows] + table.attribute[rows]).tolist()
+    assert batch.environment.tolist() == table.environment[rows].tolist()
+    assert batch.row.tolist() == rows.tolist()
+
+
+def test_nothing_to_train_on(make_table: Callable[..., ImageTable]) -> None:
+    with pytest.raises(ValueError, match="bars: there is no image to train on"):
+        Batches(make_table(train=0).part("train"), 16, seed=0)

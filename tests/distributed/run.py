@@ -1,0 +1,106 @@
+"""One process of a run in float64: `python run.py FOLDER METHOD [SIGNAL RANK STEP]` under torchrun's variables.
+
+With a signal, the process of that rank sends it to itself after that step.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ipg.config import RunConfig
+from ipg.data.table import ImageTable
+from ipg.training import loop
+from ipg.training.distributed import ProcessLostError, processes
+from ipg.training.interrupt import Interrupted, StopRequest
+from ipg.training.materials import Materials, gather
+
+STOPPED, LOST = 30, 40
+"""How the process ends when it was asked to stop, and when another is gone."""
+
+
+class Double(nn.Module):
+    """A network that computes in float64."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net.double()
+        self.head = net.head
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.net(images.double())
+        return logits
+
+
+def table() -> ImageTable:
+    """130 training images of two classes in two colours, and 31 to validate on."""
+    generator = torch.Generator().manual_seed(0)
+    n = 161
+    label = torch.randint(2, (n,), generator=generator)
+    color = torch.where(torch.rand(n, generator=generator) < 0.9, label, 1 - label)
+    images = torch.zeros(n, 2, 8, 8, dtype=torch.uint8)
+    shape = torch.randint(60, 256, (n, 8, 8), generator=generator, dtype=torch.uint8)
+    shape[label == 1, :, :4] //= 2
+    images[torch.arange(n), color] = shape
+    split = (torch.arange(n) >= 130).long()
+    zeros = torch.zeros_like(label)
+    return ImageTable(
+        "small", images, label, color, split, zeros, label, ("train", "validation"), ("a", "b"), ("red", "green")
+    )
+
+
+def settings(method: str) -> RunConfig:
+    """13 iterations an epoch, the last on a batch of ten minus its remainder; uneven shards everywhere."""
+    return RunConfig(
+        method=method,
+        device="cpu",
+        epochs=3,
+        batch=11,
+        pairs=13,
+        pair_batch=7,
+        held_out_pairs=9,
+        every=2,
+        margin="0.5x",
+    )
+
+
+def materials(config: RunConfig) -> Materials:
+    found = gather(config, table=table())
+    return Materials(found.table, Double(found.model), found.pairs, found.held_out)
+
+
+def main() -> int:
+    folder, method, *trouble = sys.argv[1:]
+    torch.set_num_threads(1)
+    if trouble:
+        number, rank, step = getattr(signal, trouble[0]), trouble[1], int(trouble[2])
+        original = loop._Run._between_steps
+
+        def tripped(self: loop._Run, request: StopRequest) -> None:
+            if self.progress.step == step and os.environ.get("RANK", "0") == rank:
+                os.kill(os.getpid(), number)
+            original(self, request)
+
+        loop._Run._between_steps = tripped  # type: ignore[method-assign]
+    config = settings(method)
+    try:
+        with processes("cpu"):
+            loop.train(config, materials(config), folder=Path(folder))
+    except Interrupted as error:
+        print(error)
+        return STOPPED
+    except ProcessLostError as error:
+        print(error)
+        return LOST
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # at once: a process group with a member missing has nothing to take leave of

@@ -1,0 +1,163 @@
+"""One run by several processes: the same files as by one, on any number of them, whatever happens to one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ipg.training.checkpoint import load_checkpoint
+from ipg.training.distributed import Team, processes
+
+SCRIPT = Path(__file__).with_name("run.py")
+STOPPED, LOST = 30, 40
+LIMIT_SECONDS = 120
+
+Train = Callable[..., tuple[list[int], list[str]]]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    """Train by so many processes; how each ended and what it said."""
+
+    def start(count: int, folder: Path, method: str, *trouble: str | int) -> tuple[list[int], list[str]]:
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
+        command = [sys.executable, "-W", "error", str(SCRIPT), str(folder), method, *map(str, trouble)]
+        started, logs = [], []
+        for rank in range(count):
+            logs.append(tmp_path / f"{rank}.log")
+            with logs[-1].open("w") as log:
+                own = {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                started.append(subprocess.Popen(command, env=own, stdout=log, stderr=log))
+        try:
+            codes = [process.wait(timeout=LIMIT_SECONDS) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+        return codes, [log.read_text() for log in logs]
+
+    return start
+
+
+def outcome(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Weights and metrics of a finished run, without its times."""
+    assert (folder / "done").exists()
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        del row["seconds"]
+    return load_checkpoint(folder / "model.safetensors"), rows
+
+
+def assert_same(folder: Path, reference: Path) -> None:
+    weights, rows = outcome(folder)
+    expected, expected_rows = outcome(reference)
+    torch.testing.assert_close(weights, expected, atol=1e-10, rtol=1e-10)
+    assert len(rows) == len(expected_rows)
+    for row, other in zip(rows, expected_rows, strict=True):
+        means, other_means = row.pop("train"), other.pop("train")
+        assert means == pytest.approx(other_means, rel=1e-5, abs=1e-6, nan_ok=True)  # summed in float32
+        assert row == other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["erm", "ipg", "joint"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_many_processes_train_as_one_does(train: Train, tmp_path: Path, method: str, count: int) -> None:
+    assert train(1, tmp_path / "one", method)[0] == [0]
+    codes, said = train(count, tmp_path / "many", method)
+    assert codes == [0] * count, said
+    assert_same(tmp_path / "many", tmp_path / "one")
+    assert json.loads((tmp_path / "many" / "result.json").read_text())["processes"] == count
+    assert train(count, tmp_path / "many", method)[0] == [0] * count  # done: read back
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_processes(train: Train, tmp_path: Path) -> None:
+    assert train(1, tmp_path / "one", "ipg")[0] == [0]
+    codes, said = train(2, tmp_path / "many", "ipg", "SIGTERM", 1, 5)  # only one of the two is asked to stop
+    assert codes == [STOPPED] * 2, said
+    assert said[0] == said[1], "they stopped at different steps"
+    codes, said = train(1, tmp_path / "many", "ipg", "SIGINT", 0, 20)
+    assert codes == [STOPPED], said
+    codes, said = train(4, tmp_path / "many", "ipg")
+    assert codes == [0] * 4, said
+    assert_same(tmp_path / "many", tmp_path / "one")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_process_ends_the_others_clearly_and_the_run_can_go_on(
+    train: Train, tmp_path: Path, rank: int
+) -> None:
+    assert train(1, tmp_path / "one", "ipg")[0] == [0]
+    began = time.monotonic()
+    codes, said = train(2, tmp_path / "many", "ipg", "SIGKILL", rank, 17)
+    assert time.monotonic() - began < 60
+    assert codes[rank] == -signal.SIGKILL
+    assert codes[1 - rank] == LOST, said
+    assert "another process of this run has ended" in said[1 - rank]
+    assert "goes on from the last checkpoint" in said[1 - rank]
+    codes, said = train(2, tmp_path / "many", "ipg")
+    assert codes == [0, 0], said
+    assert_same(tmp_path / "many", tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_torchrun_trains_and_one_process_speaks(tmp_path: Path) -> None:
+    options = "--epochs 1 --size 14 --pairs 6 --batch 500 --device cpu --held-out-pairs 10".split()
+    folder = tmp_path / "run"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "-m", "ipg", "train", *options, "--output", str(folder)]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("epoch 1/1") == 1
+    assert ran.stdout.count("The run is in") == 1
+    assert json.loads((folder / "result.json").read_text())["processes"] == 2
+    options[options.index("500")] = "400"  # other settings, same folder
+    command = [*launcher, "-m", "ipg", "train", *options, "--output", str(folder)]
+    ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    assert ran.returncode != 0
+    assert "holds another run" in ran.stderr
+
+
+# -- a team of one ---------------------------------------------------------------------------------------------------
+
+
+def test_a_process_alone_decides_for_itself() -> None:
+    team = Team()
+    assert (team.size, team.index, team.leads) == (1, 0, True)
+    assert team.agree(True, False) == (True, False)
+    assert team.agree(False, True, step=3) == (False, True)
+    assert team.first(lambda: 3) == 3
+    rows, model = torch.arange(5), torch.nn.Linear(2, 2)
+    assert team.rows(rows) is rows
+    assert team.replica(model, torch.device("cpu"), batch_norm="train") is model
+    with team.together(), pytest.raises(RuntimeError, match="gloo"):
+        raise RuntimeError("gloo")
+
+
+def test_without_torchrun_no_process_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with processes("cpu") as first:
+        assert first
+        assert not torch.distributed.is_initialized()

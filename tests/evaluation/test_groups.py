@@ -1,0 +1,200 @@
+"""Accuracy on average, by class, by group and by environment, against loops."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ipg.data.table import ImageTable
+from ipg.evaluation import groups
+from ipg.evaluation.groups import evaluate, evaluating, group_metrics, predict
+from ipg.models import build_model
+
+pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state")
+
+
+def random_table(n: int, classes: int, attributes: int, *, seed: int, without: tuple[int, ...] = ()) -> ImageTable:
+    """A table whose columns are random; the groups of `without` have no image."""
+    generator = torch.Generator().manual_seed(seed)
+    label = torch.randint(classes, (n,), generator=generator)
+    attribute = torch.randint(attributes, (n,), generator=generator)
+    table = ImageTable(
+        name="random",
+        images=torch.zeros(n, 1, 2, 2, dtype=torch.uint8),
+        label=label,
+        attribute=attribute,
+        split=torch.zeros(n, dtype=torch.int64),
+        environment=torch.randint(3, (n,), generator=generator) * 2,  # numbers 0, 2 and 4
+        content=label,
+        splits=("test",),
+        classes=tuple(f"class {k}" for k in range(classes)),
+        attributes=tuple(f"attribute {a}" for a in range(attributes)),
+    )
+    return table.take(torch.nonzero(~torch.isin(table.group, torch.tensor(without))).flatten())
+
+
+def naive(predictions: list[int], table: ImageTable) -> dict[str, Any]:
+    """The metrics one image at a time."""
+    right: dict[str, dict[Any, int]] = {kind: defaultdict(int) for kind in ("all", "class", "group", "environment")}
+    total: dict[str, dict[Any, int]] = {kind: defaultdict(int) for kind in right}
+    for i, prediction in enumerate(predictions):
+        label, attribute = int(table.label[i]), int(table.attribute[i])
+        name = f"class {label}, attribute {attribute}"
+        keys = {"all": 0, "class": label, "group": name, "environment": str(int(table.environment[i]))}
+        for kind, key in keys.items():
+            right[kind][key] += prediction == label
+            total[kind][key] += 1
+
+    def shares(kind: str) -> dict[Any, float]:
+        return {key: right[kind][key] / count for key, count in total[kind].items()}
+
+    def mean(values: list[float]) -> float | None:
+        return sum(values) / len(values) if values else None
+
+    every = [f"{label}, {attribute}" for label in table.classes for attribute in table.attributes]
+    group = shares("group")
+    return {
+        "average": mean(list(shares("all").values())),
+        "group_mean": mean([group[name] for name in every if name in group]),
+        "worst_group": min(group.values(), default=None),
+        "balanced": mean([share for _, share in sorted(shares("class").items())]),
+        "groups": {name: {"accuracy": group.get(name), "count": total["group"].get(name, 0)} for name in every},
+        "environments": {
+            key: {"accuracy": share, "count": total["environment"][key]}
+            for key, share in sorted(shares("environment").items())
+        },
+    }
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("classes", "attributes", "without"),
+    [(2, 2, ()), (2, 2, (1, 2)), (3, 4, (0, 5, 6, 11)), (5, 1, ()), (2, 3, (0, 1, 2)), (4, 2, (2, 3, 4, 5, 6, 7))],
+)
+def test_against_a_loop(classes: int, attributes: int, without: tuple[int, ...], seed: int) -> None:
+    table = random_table(97, classes, attributes, seed=seed, without=without)
+    predictions = torch.randint(classes, (len(table),), generator=torch.Generator().manual_seed(seed + 10))
+    found = group_metrics(predictions, table)
+    assert found == naive(predictions.tolist(), table)
+    assert list(found["groups"]) == list(table.group_names)
+    assert [entry["count"] for entry in found["groups"].values()].count(0) == len(without)
+
+
+def test_numbers_by_hand() -> None:
+    """Three of four right in one group, none of one in another, two of two in the third; the fourth is empty."""
+    table = replace(
+        random_table(7, 2, 2, seed=0),
+        label=torch.tensor([0, 0, 0, 0, 0, 1, 1]),
+        attribute=torch.tensor([0, 0, 0, 0, 1, 1, 1]),
+        environment=torch.tensor([0, 0, 1, 1, 1, 1, 1]),
+    )
+    found = group_metrics(torch.tensor([0, 0, 0, 1, 1, 1, 1]), table)
+    assert found["average"] == 5 / 7
+    assert found["group_mean"] == (0.75 + 0 + 1) / 3
+    assert found["worst_group"] == 0
+    assert found["balanced"] == (3 / 5 + 1) / 2
+    assert found["groups"]["class 1, attribute 0"] == {"accuracy": None, "count": 0}
+    assert found["environments"] == {"0": {"accuracy": 1.0, "count": 2}, "1": {"accuracy": 3 / 5, "count": 5}}
+
+
+def test_no_image_at_all() -> None:
+    table = random_table(5, 2, 2, seed=0).take(torch.tensor([], dtype=torch.int64))
+    found = group_metrics(torch.tensor([], dtype=torch.int64), table)
+    assert found == naive([], table)
+    assert found["average"] is None
+    assert found["worst_group"] is None
+
+
+# -- predictions -----------------------------------------------------------------------------------------------------
+
+
+class Brightest(nn.Module):
+    """Says which of the two channels is brighter, in eval mode; in training mode it fails."""
+
+    def __init__(self, wrap: Callable[[Tensor], Any] = lambda logits: logits) -> None:
+        super().__init__()
+        self.wrap = wrap
+        self.seen: list[int] = []
+
+    def forward(self, images: Tensor) -> Any:
+        assert not self.training
+        assert not torch.is_grad_enabled()
+        assert images.dtype == torch.float32
+        self.seen.append(len(images))
+        return self.wrap(images.mean(dim=(2, 3)))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda o: o, lambda o: (o, "more"), lambda o: SimpleNamespace(logits=o)],
+    ids=["tensor", "tuple", "object"],
+)
+def test_predictions_are_the_largest_logits(
+    make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Tensor], Any]
+) -> None:
+    monkeypatch.setattr(groups, "EVALUATION_BATCH", 64)
+    table = make_table()
+    model = Brightest(wrap)
+    assert torch.equal(predict(model, table.images), table.attribute)
+    assert model.seen == [64, 64, 64, 8]
+    assert evaluate(model, table) == group_metrics(table.attribute, table)
+
+
+def test_one_logit_predicts_by_its_sign() -> None:
+    images = torch.tensor([[0, 9], [9, 0], [5, 5]], dtype=torch.uint8).view(3, 2, 1, 1)
+    found = predict(Brightest(lambda o: o[:, 1:] - o[:, :1]), images)
+    assert found.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["mnist_cnn", "small_cnn"])
+def test_predictions_of_no_image(name: str) -> None:
+    found = predict(build_model(name, channels=2, classes=2), torch.empty(0, 2, 8, 8, dtype=torch.uint8))
+    assert found.shape == (0,)
+    assert found.dtype == torch.int64
+
+
+def mixed_modes() -> nn.Sequential:
+    """A network whose modules are in different modes."""
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(144, 2))
+    model.train()
+    model[1].eval()
+    return model
+
+
+def test_modes_come_back_as_they_were() -> None:
+    model = mixed_modes()
+    before = [module.training for module in model.modules()]
+    assert before == [True, True, False, True, True, True]
+    statistics = {name: value.clone() for name, value in model.state_dict().items()}
+    images = torch.randint(256, (9, 2, 8, 8), dtype=torch.uint8)
+    first, second = predict(model, images), predict(model, images)
+    assert torch.equal(first, second)  # no dropout
+    assert [module.training for module in model.modules()] == before
+    assert all(torch.equal(value, statistics[name]) for name, value in model.state_dict().items())
+    with pytest.raises(RuntimeError, match="channels"):
+        predict(model, images[:, :1])
+    assert [module.training for module in model.modules()] == before
+    with evaluating(model):
+        assert not any(module.training for module in model.modules())
+        assert not torch.is_grad_enabled()
+    assert torch.is_grad_enabled()
+
+
+def test_autocast_is_on_where_asked_for() -> None:
+    seen: list[torch.dtype] = []
+
+    def note(logits: Tensor) -> Tensor:
+        seen.append((logits @ torch.eye(2)).dtype)
+        return logits
+
+    images = torch.zeros(2, 2, 4, 4, dtype=torch.uint8)
+    predict(Brightest(note), images)
+    predict(Brightest(note), images, autocast=torch.bfloat16)
+    assert seen == [torch.float32, torch.bfloat16]

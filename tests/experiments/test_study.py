@@ -1,0 +1,179 @@
+"""Studies: which trials a file describes, and what identifies each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipg.config import ConfigError, RunConfig
+from ipg.experiments.study import Study, Trial, load_study
+
+STUDY = """
+dataset = "colored_fashion"
+seeds = 2
+[base]
+epochs = 3
+alpha = 0.5
+[[arm]]
+method = "erm"
+protocol = "paper"
+[[arm]]
+method = "joint"
+protocol = "tuned"
+seeds = [7]
+dataset = "colored_fashion_noisy"
+config = { alpha = 0.2, options = { order = "sum" } }
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def study_of(tmp_path: Path, text: str = STUDY) -> Study:
+    return load_study(written(tmp_path, text))
+
+
+def problems(tmp_path: Path, text: str) -> list[str]:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_study(path)
+    assert all(problem.startswith(f"{path}: ") for problem in caught.value.problems)
+    return [problem.removeprefix(f"{path}: ") for problem in caught.value.problems]
+
+
+def test_the_trials_of_a_file(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    assert (study.name, study.metrics_split) == ("small", "test")
+    erm = RunConfig(data="colored_fashion", method="erm", epochs=3, alpha=0.5)
+    joint = RunConfig(
+        data="colored_fashion_noisy", method="joint", epochs=3, alpha=0.2, options={"order": "sum"}, seed=7
+    )
+    assert study.trials == (
+        Trial("small", "colored_fashion", "erm", "paper", 0, erm),
+        Trial("small", "colored_fashion", "erm", "paper", 1, erm.with_changes(seed=1)),
+        Trial("small", "colored_fashion_noisy", "joint", "tuned", 7, joint),
+    )
+
+
+def test_everything_may_stand_in_the_arm(tmp_path: Path) -> None:
+    text = 'metrics_split = "search"\n' + ARM + 'dataset = "colored_mnist"\nseeds = 1\n'
+    study = study_of(tmp_path, text)
+    assert study.metrics_split == "search"
+    assert [trial.dataset for trial in study.trials] == ["colored_mnist"]
+
+
+# -- keys ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_pinned(tmp_path: Path) -> None:
+    """Rows are found again by their keys: another form of them would run every study anew."""
+    assert study_of(tmp_path).trials[0].key == "3610f3695bf4fe43"
+
+
+def test_the_rows_in_results_are_those_of_the_studies(repo_root: Path) -> None:
+    found = 0
+    for path in (repo_root / "src/ipg/experiments/studies").glob("*.toml"):
+        keys = {trial.key: trial for trial in load_study(path).trials}
+        file = repo_root / "results" / path.stem / "trials.jsonl"
+        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+            row = json.loads(line)
+            assert (row["method"], row["seed"]) == (keys[row["key"]].method, keys[row["key"]].seed)
+            found += 1
+    assert found > 0
+
+
+def test_keys_tell_everything_apart_that_decides_the_outcome(tmp_path: Path) -> None:
+    trial = study_of(tmp_path).trials[0]
+    changes: list[dict[str, Any]] = [
+        {"study": "other"}, {"dataset": "other"}, {"protocol": "tuned"}, {"seed": 1}, {"method": "ipg"},
+        {"config": trial.config.with_changes(alpha=0.51)},
+        {"config": trial.config.with_changes(margin="0.5")},
+        {"config": trial.config.with_changes(options={"order": "sum"})},
+        {"config": trial.config.with_changes(precision="tf32")},
+    ]  # fmt: skip
+    keys = [trial.key, *(replace(trial, **change).key for change in changes)]
+    assert len(set(keys)) == len(keys)
+    everywhere = {name: f"other {name}" for name in ("data_path",)} | {"device": "cpu"}
+    assert replace(trial, config=trial.config.with_changes(**everywhere)).key == trial.key
+
+
+def test_keys_do_not_depend_on_how_a_file_is_written(tmp_path: Path) -> None:
+    text = STUDY.replace("epochs = 3\nalpha = 0.5", "alpha = 0.50\nepochs = 3").replace("0.2", "2e-1")
+    assert text != STUDY
+    keys, same = ([trial.key for trial in study_of(tmp_path, one).trials] for one in (STUDY, text))
+    assert keys == same
+
+
+# -- mistakes --------------------------------------------------------------------------------------------------------
+
+ARM = '[[arm]]\nmethod = "erm"\nprotocol = "paper"\n'
+HEAD = 'dataset = "colored_fashion"\nseeds = 2\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (HEAD, ["there is nothing to run; expected at least one [[arm]]"]),
+        (HEAD + "arm = 3\n", ["there is nothing to run; expected at least one [[arm]]"]),
+        (HEAD + "arm = [3]\n", ["arm 1: expected a table"]),
+        (HEAD + "[arm]\nmethod = 'erm'\n", ["there is nothing to run; expected at least one [[arm]]"]),
+        (HEAD + "sedes = 3\n" + ARM, ["unknown key 'sedes'"]),
+        (ARM, ["arm 1: lacks 'dataset'", "arm 1: lacks 'seeds'"]),
+        (HEAD + "[[arm]]\n", ["arm 1: lacks 'method'", "arm 1: lacks 'protocol'"]),
+        (HEAD + ARM + "confg = { alpha = 0.1 }\n", ["arm 1: unknown key 'confg'"]),
+        (HEAD + ARM + "config = 3\n", ["arm 1: config must be a table"]),
+        (HEAD + "base = 3\n" + ARM, ["arm 1: base must be a table"]),
+        (HEAD + "[base]\nepoch = 3\n" + ARM, ["arm 1: unknown key 'epoch'; did you mean epochs?"]),
+        (
+            HEAD + ARM + "config = { alpha = 3, tau = 4 }\n",
+            ["arm 1: alpha=3: expected 0 <= alpha < 1", "arm 1: tau=4: expected 0 <= tau <= 1, a share of the pairs"],
+        ),
+        (
+            HEAD + ARM.replace("erm", "irm"),
+            ["arm 1: there is no method 'irm'; there are erm, oracle, ipg, joint, continuous"],
+        ),
+        (
+            HEAD + ARM + "config = { options = { order = 'sum' } }\n",
+            ["arm 1: method 'erm' has no option 'order'; it has none"],
+        ),
+        (HEAD + ARM + ARM, ["arm 2: repeats trials of an arm above it"]),
+        (HEAD + ARM + ARM + "seeds = [5, 1]\n", ["arm 2: repeats trials of an arm above it"]),
+        (
+            HEAD + "extra = 1\n" + ARM.replace("erm", "irm") + "[[arm]]\nmethod = 'ipg'\n",
+            [
+                "unknown key 'extra'",
+                "arm 1: there is no method 'irm'; there are erm, oracle, ipg, joint, continuous",
+                "arm 2: lacks 'protocol'",
+            ],
+        ),
+    ],
+)
+def test_mistakes_are_all_named(tmp_path: Path, text: str, expected: list[str]) -> None:
+    assert problems(tmp_path, text) == expected
+
+
+@pytest.mark.parametrize("seeds", ["0", "-1", "true", "1.5", '"ten"', "[]", "[1, -2]", "[1, true]", '["1"]', "{}"])
+def test_seeds_that_are_none(tmp_path: Path, seeds: str) -> None:
+    (problem,) = problems(tmp_path, HEAD.replace("2", seeds) + ARM)
+    assert problem.startswith("arm 1: seeds=")
+    assert problem.endswith(": expected how many there are, or a list of them")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no study file .*none\.toml"):
+        load_study(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("a = = 3", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"bad\.toml is not valid TOML"):
+        load_study(tmp_path / "bad.toml")
+
+
+def test_the_studies_of_the_project(repo_root: Path) -> None:
+    for path in (repo_root / "src/ipg/experiments/studies").glob("*.toml"):
+        assert load_study(path).trials

@@ -1,0 +1,319 @@
+"""Rows in, tables out: every figure of these tables was worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipg.experiments import table
+from ipg.experiments.arms import arms_of, collapsed, figure_of, published, spread
+from ipg.experiments.study import Trial, load_study
+from ipg.experiments.table import dataset_table, fill, main, measured, results_page
+
+STUDY = """
+dataset = "colored_mnist"
+seeds = 3
+[base]
+epochs = 2
+schedule = "constant"
+pair_batch = 64
+margin = 0.08
+selection = "training_environments"
+[[arm]]
+method = "erm"
+protocol = "paper"
+[[arm]]
+method = "ipg"
+protocol = "paper"
+config = { pairs = 124, alpha = 0.5, every = 2 }
+[[arm]]
+method = "joint"
+protocol = "paper"
+seeds = 1
+config = { pairs = 124, options = { order = "sum", loss = "alignment" } }
+"""
+TUNING = """
+dataset = "colored_mnist"
+metrics_split = "search"
+seeds = [100]
+[base]
+pairs = 40
+[[arm]]
+method = "ipg"
+protocol = "tuning"
+config = { alpha = 0.1 }
+[[arm]]
+method = "ipg"
+protocol = "tuning"
+config = { alpha = 0.2 }
+"""
+TUNED = """
+dataset = "colored_mnist"
+seeds = 1
+[base]
+pairs = 40
+[[arm]]
+method = "ipg"
+protocol = "tuned"
+config = { alpha = 0.2 }
+"""
+ORIGIN = ("hardware", "versions", "commit", "date")
+PAGE = "before\n<!-- results:colored_mnist -->\nold\n<!-- /results:colored_mnist -->\nafter\n"
+
+
+def metrics(average: float, worst: float) -> dict[str, Any]:
+    groups = {"low, red": 1.0, "low, green": worst, "high, red": 0.5, "high, green": None}
+    return {
+        "average": average,
+        "group_mean": 0.5,
+        "worst_group": worst,
+        "groups": {name: {"accuracy": share, "count": 0 if share is None else 10} for name, share in groups.items()},
+        "pair_disagreement": 0.25,
+    }
+
+
+def row(trial: Trial, average: float, *, worst: float = 0.0, last: float = 0.5, seconds: float = 2.0) -> dict[str, Any]:
+    """A row of `trial` as the runner writes it."""
+    config = trial.config.flat()
+    return {
+        "dataset": trial.dataset,
+        "method": trial.method,
+        "protocol": trial.protocol,
+        "seed": trial.seed,
+        "config": {name: value for name, value in config.items() if name not in ("seed", "device", "data_path")},
+        "split": "search" if trial.protocol == "tuning" else "test",
+        "metrics": metrics(average, worst),
+        "last_metrics": metrics(last, worst),
+        "seconds": seconds,
+        "hardware": "a machine",
+        "versions": {"ipg": "1", "python": "3.99", "torch": "9.9"},
+        "commit": "0123456789abcdef",
+        "date": "2026-01-01",
+    }
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A page with markers, three studies, and rows of all that they ask for but one seed of IPG and all of joint."""
+    (tmp_path / "README.md").write_text(PAGE, encoding="utf-8")
+    for name, text in (("first", STUDY), ("tuned", TUNED), ("tuning", TUNING)):
+        file = tmp_path / "studies" / f"{name}.toml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        trials = load_study(file).trials
+        rows = {
+            # ERM 10, 20, 30 %: mean 20, deviation 10; IPG 70, 72 %: mean 71, deviation sqrt(2) = 1.4
+            "first": lambda trials: [
+                *(row(trial, share, last=share) for trial, share in zip(trials[:3], (0.1, 0.2, 0.3), strict=True)),
+                row(trials[3], 0.70, worst=0.60, last=0.50, seconds=3.0),
+                row(trials[4], 0.72, worst=0.64, last=0.52, seconds=6.0),
+            ],
+            "tuned": lambda trials: [row(trials[0], 0.715)],
+            "tuning": lambda trials: [row(trials[0], 0.6), row(trials[1], 0.7)],
+        }[name](trials)
+        write(tmp_path / "results" / name / "trials.jsonl", rows)
+    return tmp_path
+
+
+def write(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(line) + "\n" for line in rows), encoding="utf-8")
+
+
+def arguments(project: Path, what: str) -> list[str]:
+    return [what, str(project / "README.md"), "--studies", str(project / "studies")]
+
+
+def cells(text: str, start: str) -> list[str]:
+    """The cells of the table line that begins with `start`."""
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {start} ")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def short_table(project: Path) -> str:
+    return dataset_table("colored_mnist", measured(project / "results", project / "studies"), published())
+
+
+def test_spread_divides_by_one_less_than_the_number() -> None:
+    found = spread([1.0, 3.0, 8.0])  # mean 4; squares 9, 1, 16 make 26, over 2 is 13
+    assert (found.mean, found.count) == (4.0, 3)
+    assert found.deviation == pytest.approx(13**0.5)
+    assert spread([5.0]).deviation is None
+
+
+def test_means_and_deviations_of_the_short_table(project: Path) -> None:
+    text = short_table(project)
+    assert cells(text, "ERM") == ["ERM", "20.0 ± 10.0", "3", "20.0 ± 10.0", "0.0", "2.0", "16.1 ± 0.8"]
+    name = "IPG, paper's settings: 124 pairs, α 0.5, every 2"
+    assert cells(text, name) == [name, "71.0 ± 1.4", "2 of 3", "51.0 ± 1.4", "62.0", "4.5", "71.2 ± 0.6"]
+    assert cells(text, "Random")[-1] == "50.0 ± 0.0"
+    assert cells(text, "Optimal")[-1] == "75.0 ± 0.0"
+    assert "a machine; torch 9.9, Python 3.99; commit `0123456`" in text
+    assert "pair batch 64, margin 0.08, selection `training_environments`" in " ".join(text.split())
+
+
+def test_the_short_table_leaves_out_other_readings_and_the_choice_of_settings(project: Path) -> None:
+    text = short_table(project)
+    assert "Joint" not in text
+    assert "60.0" not in text  # an accuracy on the split `search`
+
+
+def test_a_single_seed_has_no_deviation(project: Path) -> None:
+    assert cells(short_table(project), "IPG, our settings: 40 pairs, α 0.2, every 4")[1:3] == ["71.5", "1"]
+
+
+def test_missing_seeds_are_named_in_the_long_table(project: Path) -> None:
+    page = results_page(measured(project / "results", project / "studies"), published(), [])
+    joint = cells(page, "Joint Optimization, order `sum`, loss `alignment`")
+    assert "0 of 1" in joint
+    assert joint.count(table.NONE) == 7
+    assert "10.2 ± 0.4 (`tab:app_ablation`)" in joint
+    assert "2 of 3" in cells(page, "IPG | 124 | 0.5")
+
+
+def test_the_choice_of_settings_is_ranked_and_marked(project: Path) -> None:
+    page = results_page(measured(project / "results", project / "studies"), published(), [])
+    assert cells(page, "0.2") == ["0.2", "1", "70.0", "25.0", "2.0", "highest, taken"]
+    assert cells(page, "0.1")[-1] == ""
+    assert page.index("| 0.2 | 1 |") < page.index("| 0.1 | 1 |")
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ({"low, red": 1.0, "low, green": 1.0, "high, red": 0.0, "high, green": 0.0}, True),
+        ({"low, red": 0.0, "low, green": 0.0, "high, red": 1.0, "high, green": 1.0}, True),
+        ({"low, red": 1.0, "low, green": None, "high, red": 0.0, "high, green": None}, True),
+        ({"low, red": 1.0, "low, green": 0.0, "high, red": 0.0, "high, green": 1.0}, False),  # by colour
+        ({"low, red": 1.0, "low, green": 0.999, "high, red": 0.0, "high, green": 0.0}, False),
+        ({"low, red": 1.0, "low, green": 1.0, "high, red": 1.0, "high, green": 1.0}, False),
+        ({"low, red": 0.0, "low, green": 0.0, "high, red": 0.0, "high, green": 0.0}, False),
+    ],
+)
+def test_collapsed_means_one_class_for_every_image(shares: dict[str, float | None], expected: bool) -> None:
+    groups = {name: {"accuracy": share, "count": 0 if share is None else 5} for name, share in shares.items()}
+    assert collapsed(groups) is expected
+
+
+def test_collapsed_seeds_are_counted_and_not_left_out(project: Path) -> None:
+    file = project / "results" / "first" / "trials.jsonl"
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for name, group in rows[3]["metrics"]["groups"].items():
+        group["accuracy"] = float(name.startswith("low"))
+    write(file, rows)
+    text = short_table(project)
+    assert "every image: IPG, paper's settings: 124 pairs, α 0.5, every 2: 1 of 2." in " ".join(text.split())
+    assert "71.0 ± 1.4" in text
+
+
+def test_rows_find_their_arm_by_settings_and_the_rest_is_reported(project: Path) -> None:
+    study = load_study(project / "studies" / "first.toml")
+    known = row(study.trials[3], 0.7)
+    del known["config"]["jitter"]  # written before there was such a setting
+    other = row(study.trials[3], 0.7)
+    other["config"] = {**other["config"], "alpha": 0.9}
+    searched = {**row(study.trials[4], 0.7), "split": "search"}
+    arms, unknown = arms_of(study, [other, known, searched])
+    assert arms[1].rows == (known,)
+    assert unknown == [other, searched]
+    write(project / "results" / "first" / "trials.jsonl", [other, known])
+    page = results_page(measured(project / "results", project / "studies"), published(), [])
+    assert "Rows that no arm of the study file asks for, left out above: 1." in page
+
+
+def test_two_rows_of_one_trial_are_refused(project: Path) -> None:
+    study = load_study(project / "studies" / "first.toml")
+    twice = [row(study.trials[0], 0.1), row(study.trials[0], 0.2)]
+    with pytest.raises(ValueError, match="2 rows of erm"):
+        arms_of(study, twice)
+
+
+def test_published_figures_are_the_papers() -> None:
+    figures = published()
+    assert len(figures) == 18
+    assert sum(figure.table == "tab:perf_colored_mnist" for figure in figures) == 11
+    found = {figure.approach: (figure.mean, figure.spread) for figure in figures}
+    assert found["DIAR-RA"] == (73.1, 0.1)
+    assert found["NCM"] == (69.3, None)
+    assert found["IPG, 388 pairs"] == (72.1, 1.2)
+
+
+def test_a_number_of_pairs_that_the_paper_has_not_gets_no_figure(project: Path) -> None:
+    file = project / "studies" / "tuned.toml"
+    file.write_text(TUNED.replace("pairs = 40", "pairs = 41"), encoding="utf-8")
+    (arm,), _ = arms_of(load_study(file), [])
+    assert figure_of(arm, published()) is None
+
+
+def test_fill_replaces_what_stands_between_the_markers_alone() -> None:
+    filled = fill(PAGE, {"colored_mnist": "new"})
+    assert filled == PAGE.replace("old", "new")
+    assert fill(filled, {"colored_mnist": "new"}) == filled
+
+
+@pytest.mark.parametrize("page", ["nothing", "<!-- results:colored_mnist -->\nnever closed\n"])
+def test_fill_names_the_markers_that_are_missing(page: str) -> None:
+    with pytest.raises(ValueError, match="<!-- /results:colored_mnist -->"):
+        fill(page, {"colored_mnist": "new"})
+
+
+def test_write_then_check_then_a_new_row(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(project, "--check")) == 1
+    assert main(arguments(project, "--write")) == 0
+    page = (project / "README.md").read_text(encoding="utf-8")
+    assert re.match(r"before\n<!-- results:colored_mnist -->\n\| ", page)
+    assert page.endswith("<!-- /results:colored_mnist -->\nafter\n")
+    assert main(arguments(project, "--check")) == 0
+
+    study = load_study(project / "studies" / "first.toml")
+    file = project / "results" / "first" / "trials.jsonl"
+    with file.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(row(study.trials[5], 0.74)) + "\n")
+    capsys.readouterr()
+    assert main(arguments(project, "--check")) == 1
+    assert "README.md is not what the rows give; run python -m ipg.experiments.table" in capsys.readouterr().err
+    assert main(arguments(project, "--write")) == 0
+    assert "72.0 ± 2.0" in (project / "README.md").read_text(encoding="utf-8")  # 70, 72, 74 %
+
+
+def test_a_page_edited_by_hand_fails_the_check(project: Path) -> None:
+    main(arguments(project, "--write"))
+    page = project / "results" / "README.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("71.0", "74.9"), encoding="utf-8")
+    assert main(arguments(project, "--check")) == 1
+
+
+def test_a_page_without_markers_is_one_clear_line(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "README.md").write_text("no place\n", encoding="utf-8")
+    assert main(arguments(project, "--write")) == 2
+    assert "has no place for a table" in capsys.readouterr().err
+
+
+def test_speed_rows_become_a_table_of_the_last_measurements(project: Path) -> None:
+    def measurement(value: float, ratio: float | None) -> dict[str, Any]:
+        return {
+            "benchmark": "steps",
+            "case": "small_cnn ipg b32",
+            "value": value,
+            "low": value - 1,
+            "high": value + 1,
+            "unit": "ms",
+            "baseline": "small_cnn erm",
+            "ratio": ratio,
+            "ideal": 1.5,
+            **{name: row(load_study(project / "studies" / "tuned.toml").trials[0], 0)[name] for name in ORIGIN},
+        }
+
+    page = results_page([], published(), [measurement(90, 9), measurement(30.04, 1.6)])
+    assert cells(page, "steps") == [
+        *("steps", "small_cnn ipg b32", "30 ms", "29 to 31"),
+        *("small_cnn erm", "1.6", "1.5"),
+    ]
+
+
+def test_the_projects_own_pages_are_what_its_rows_give(repo_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check", str(repo_root / "README.md")]) == 0, capsys.readouterr().err

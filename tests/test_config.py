@@ -1,0 +1,273 @@
+"""The one configuration: its help, its checks, its forms."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from ipg import config
+from ipg.config import CHOICES, PANELS, ConfigError, RunConfig, field_help, load_config
+
+NAMES = [field.name for field in fields(RunConfig)]
+
+
+def problems(**values: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.from_mapping(values)
+    assert str(caught.value) == "; ".join(caught.value.problems)
+    return caught.value.problems
+
+
+def test_every_field_has_help_of_one_line() -> None:
+    assert list(field_help()) == NAMES
+    for text in field_help().values():
+        assert text.endswith(".")
+        assert "\n" not in text
+
+
+def test_a_field_without_help_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Path(config.__file__).read_text(encoding="utf-8")
+    text = '    """Task images an iteration."""\n'
+    assert text in source
+    copy = tmp_path / "config.py"
+    copy.write_text(source.replace(text, ""), encoding="utf-8")
+    monkeypatch.setattr(config, "__file__", str(copy))
+    with pytest.raises(RuntimeError, match=r"fields without help: \['batch'\]"):
+        field_help.__wrapped__()
+
+
+def test_panels_hold_every_field_once() -> None:
+    assert sorted(name for names in PANELS.values() for name in names) == sorted(NAMES)
+
+
+def test_importing_the_configuration_is_cheap() -> None:
+    code = "import sys, ipg.config; ipg.config.field_help(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_configuration_cannot_be_changed_in_place() -> None:
+    with pytest.raises(FrozenInstanceError):
+        RunConfig().epochs = 3  # type: ignore[misc]
+    given = {"order": "sum"}
+    made = RunConfig(method="joint", options=given)
+    given["order"] = "task_first"
+    assert made.options == {"order": "sum"}
+    changed = made.with_changes(epochs=3)
+    assert (changed.epochs, changed.method) == (3, "joint")
+    assert made.epochs == RunConfig().epochs
+
+
+# -- mistakes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("leraning_rate", "unknown key 'leraning_rate'; did you mean learning_rate?"),
+        ("pair-batch", "unknown key 'pair-batch'; did you mean pair_batch?"),
+        ("zzz", "unknown key 'zzz'"),
+    ],
+)
+def test_unknown_keys(name: str, message: str) -> None:
+    assert problems(**{name: 1}) == [message]
+
+
+def test_all_mistakes_at_once() -> None:
+    found = problems(epoch=3, batch="many", alpha=1.5, schedule="linear", margin="wide", options=3, seed=4)
+    assert found == [
+        "unknown key 'epoch'; did you mean epochs?",
+        "options=3: expected a table of names and values",
+        "batch='many': expected a whole number",
+        "schedule='linear': expected one of constant, cosine",
+        "alpha=1.5: expected 0 <= alpha < 1",
+        "margin='wide': expected a number, at least 0, or a multiple such as \"0.5x\"",
+    ]
+
+
+def test_the_constructor_checks_too() -> None:
+    with pytest.raises(ConfigError, match=r"epochs=0: expected at least 1; tau=2: expected 0 <= tau <= 1"):
+        RunConfig(epochs=0, tau=2)
+    with pytest.raises(ConfigError, match="alpha=None: expected a number"):
+        RunConfig().with_changes(alpha=None)
+
+
+OUT_OF_RANGE: dict[str, list[Any]] = {
+    "size": [0, -1],
+    "epochs": [0],
+    "batch": [0],
+    "learning_rate": [0.0, -1e-3, float("inf"), float("nan")],
+    "warmup": [-1],
+    "weight_decay": [-1e-9, float("inf")],
+    "pairs": [-1],
+    "pair_batch": [0],
+    "held_out_pairs": [-1],
+    "alpha": [-0.1, 1.0, float("nan")],
+    "tau": [-0.1, 1.01],
+    "every": [0],
+    "floor": [0.0],
+    "jitter": [-0.1, float("inf")],
+    "seed": [-1, 2**63, 10**400],
+}
+
+
+def test_every_number_has_a_range() -> None:
+    numbers = {name for name, kind in get_type_hints(RunConfig).items() if kind in (int, float, int | None)}
+    assert numbers == set(OUT_OF_RANGE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in OUT_OF_RANGE.items() for value in values]
+)
+def test_out_of_range(name: str, value: Any) -> None:
+    (problem,) = problems(**{name: value})
+    assert problem.startswith(f"{name}={value!r}: expected ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("alpha", 0), ("tau", 0), ("tau", 1), ("pairs", 0), ("held_out_pairs", 0), ("seed", 2**63 - 1), ("size", None)],
+)
+def test_ends_of_ranges(name: str, value: Any) -> None:
+    assert getattr(RunConfig.from_mapping({name: value}), name) == value
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_choices(name: str) -> None:
+    for value in CHOICES[name]:
+        assert getattr(RunConfig.from_mapping({name: value}), name) == value
+    assert problems(**{name: "other"}) == [f"{name}='other': expected one of {', '.join(CHOICES[name])}"]
+
+
+# -- values from text ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("epochs", "7", 7),
+        ("epochs", 7.0, 7),
+        ("epochs", "1e2", 100),
+        ("seed", "9223372036854775807", 2**63 - 1),  # a float would round it
+        ("size", "28", 28),
+        ("size", None, None),
+        ("learning_rate", "1e-3", 1e-3),
+        ("learning_rate", 1, 1.0),
+        ("strict", "true", True),
+        ("strict", "False", False),
+        ("strict", True, True),
+        ("data_path", "~/mnist.npz", "~/mnist.npz"),
+        ("model", " small_cnn ", "small_cnn"),
+        ("margin", 0.08, "0.08"),
+        ("options", {"order": "sum"}, {"order": "sum"}),
+    ],
+)
+def test_coercions(name: str, given: Any, expected: Any) -> None:
+    value = getattr(RunConfig.from_mapping({name: given}), name)
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("epochs", 1.5, "a whole number"),
+        ("epochs", "1.5", "a whole number"),
+        ("epochs", "inf", "a whole number"),
+        ("epochs", True, "a whole number"),
+        ("epochs", None, "a whole number"),
+        ("epochs", [3], "a whole number"),
+        ("size", "wide", "a whole number"),
+        ("alpha", True, "a number"),
+        ("alpha", "half", "a number"),
+        ("alpha", {}, "a number"),
+        ("strict", "yes", "true or false"),
+        ("strict", 1, "true or false"),
+        ("data", True, "text"),
+        ("data", ["a"], "text"),
+        ("model", {}, "text"),
+        ("options", [("a", 1)], "a table of names and values"),
+    ],
+)
+def test_values_of_another_kind(name: str, given: Any, expected: str) -> None:
+    assert problems(**{name: given}) == [f"{name}={given!r}: expected {expected}"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "flat"),
+    [
+        ("0.5x", "0.5x", "0.5x"),
+        (" 2x ", "2x", "2x"),
+        ("0x", "0x", "0x"),
+        (0.08, "0.08", 0.08),
+        ("0.10", "0.10", 0.1),
+        (0, "0", 0.0),
+        ("1e-2", "1e-2", 0.01),
+    ],
+)
+def test_forms_of_the_margin(given: Any, kept: str, flat: Any) -> None:
+    made = RunConfig.from_mapping({"margin": given})
+    assert made.margin == kept
+    assert made.flat()["margin"] == flat
+    assert type(made.flat()["margin"]) is type(flat)
+
+
+@pytest.mark.parametrize("margin", ["x", "", "-1", "-0.5x", "inf", "nan", "nanx", "0.5xx", "1 2"])
+def test_margins_that_are_none(margin: str) -> None:
+    assert problems(margin=margin) == [
+        f'margin={margin!r}: expected a number, at least 0, or a multiple such as "0.5x"'
+    ]
+
+
+def test_flat_values_hold_the_options() -> None:
+    flat = RunConfig(method="joint", options={"order": "sum"}, margin="0.1").flat()
+    assert set(flat) == (set(NAMES) - {"options"}) | {"order"}
+    assert (flat["method"], flat["order"], flat["margin"]) == ("joint", "sum", 0.1)
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_and_what_wins_over_it(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('epochs = 3\nmargin = 0.1\nmethod = "joint"\n[options]\norder = "sum"\n', encoding="utf-8")
+    made = load_config(file, overrides={"epochs": "4", "seed": 2})
+    assert made == RunConfig(epochs=4, seed=2, margin="0.1", method="joint", options={"order": "sum"})
+
+
+def test_mistakes_of_a_file_and_of_flags_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("epochs = 0\nbach = 3\nalpha = 7\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, overrides={"tau": 5, "alpha": 0.5})
+    assert caught.value.problems == [
+        f"{file}: unknown key 'bach'; did you mean batch?",
+        f"{file}: epochs=0: expected at least 1",
+        "tau=5: expected 0 <= tau <= 1, a share of the pairs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "there is no configuration file {file}"),
+        (b"epochs = = 3", "{file} is not valid TOML: "),
+        (b"data = '\xff'", "{file} is not valid TOML: "),
+        (b"epochs = 3\nepochs = 4", "{file} is not valid TOML: "),
+        ("folder", "{file} cannot be read: Is a directory"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, content: Any, message: str) -> None:
+    file = tmp_path / "run.toml"
+    if content == "folder":
+        file.mkdir()
+    elif content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    (problem,) = caught.value.problems
+    assert problem.startswith(message.format(file=file))

@@ -1,0 +1,186 @@
+"""Whole iterations as CUDA graphs end where iterations as written end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ipg.config import RunConfig
+from ipg.training import loop
+from ipg.training.capture import WARM_UP, CapturedStep
+from ipg.training.interrupt import Interrupted
+from ipg.training.loop import Outcome, train
+from ipg.training.materials import Materials
+from ipg.training.stepping import EagerStep
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+Make = Callable[..., RunConfig]
+Gather = Callable[[RunConfig], Materials]
+
+
+class Watched(CapturedStep):
+    """Keeps itself and counts how often a graph was replayed in the place of a step."""
+
+    made: list[Watched]
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.written = 0
+        type(self).made.append(self)
+
+    def step(self, rows: Tensor) -> None:
+        self.written += not torch.cuda.is_current_stream_capturing()
+        super().step(rows)
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
+    """The runs of a test, as they were captured."""
+    Watched.made = []
+    monkeypatch.setattr(loop, "CapturedStep", Watched)
+    return Watched
+
+
+def eagerly(config: RunConfig, materials: Materials, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "CapturedStep", EagerStep)
+        return train(config, materials)
+
+
+def assert_near(one: Outcome, other: Outcome) -> None:
+    for name, value in one.model.state_dict().items():
+        torch.testing.assert_close(value, other.model.state_dict()[name], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "graphs"),
+    [
+        ({"method": "erm"}, {False}),
+        ({"method": "erm", "optimizer": "sgd"}, {False}),
+        ({"method": "ipg", "every": 1}, {True}),
+        ({"method": "ipg", "every": 2}, {True, False}),
+        ({"method": "ipg", "every": 2, "margin": "0.1", "tau": 0.5}, {True, False}),
+        ({"method": "joint", "every": 1}, {True}),
+        ({"method": "joint", "every": 2, "options": {"order": "sum"}}, {True, False}),
+    ],
+)
+def test_captured_iterations_end_where_written_ones_end(
+    changes: dict[str, Any],
+    graphs: set[bool],
+    settings: Make,
+    materials: Gather,
+    captured: type[Watched],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = settings(**{"device": "cuda", "batch": 24, "epochs": 4, "deterministic": True, **changes})
+    outcome = train(config, materials(config))  # 20 iterations
+    (step,) = captured.made
+    assert set(step._graphs) == graphs
+    assert step.written == WARM_UP * len(graphs)  # all others came from graphs
+    expected = eagerly(config, materials(config), monkeypatch)
+    assert_near(outcome, expected)
+    for row, other in zip(outcome.rows, expected.rows, strict=True):
+        assert row["train"] == pytest.approx(other["train"], rel=1e-2, abs=1e-3)
+
+
+def test_a_smaller_last_batch_runs_as_written(
+    settings: Make, materials: Gather, captured: type[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Epochs of three full batches and one of 24."""
+    config = settings("ipg", device="cuda", epochs=5, every=2, deterministic=True)
+    outcome = train(config, materials(config))
+    (step,) = captured.made
+    assert step.written == 2 * WARM_UP + 5
+    assert_near(outcome, eagerly(config, materials(config), monkeypatch))
+
+
+def test_the_rate_reaches_captured_iterations(settings: Make, materials: Gather, captured: type[Watched]) -> None:
+    """With a rate that falls to nothing in the second half, the weights stand still there."""
+    config = settings(device="cuda", batch=24, epochs=4, deterministic=True)
+    rates: list[float] = []
+
+    def falling(step: int, total: int, config: RunConfig) -> float:
+        rates.append(config.learning_rate if step < 10 else 0.0)
+        return rates[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "learning_rate", falling)
+        long = train(config, materials(config))
+        short = train(config.with_changes(epochs=2), materials(config))
+    assert 0.0 in rates
+    for one, other in zip(long.model.parameters(), short.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+class Asking(nn.Module):
+    """Asks the device for a number in the midst of a forward pass."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.head = inner.head
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.sum().item() < 0:
+            raise ValueError("images are not negative")
+        logits: Tensor = self.inner(images)
+        return logits
+
+
+def test_a_network_that_cannot_be_captured_is_announced_and_trained(
+    settings: Make, materials: Gather, captured: type[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings("ipg", device="cuda", batch=24, epochs=4, every=2, deterministic=True)
+
+    def asking() -> Materials:
+        made = materials(config)
+        return Materials(made.table, Asking(made.model), made.pairs, made.held_out)
+
+    with pytest.warns(UserWarning, match="this step cannot be captured as a CUDA graph and runs as written: "):
+        outcome = train(config, asking())
+    (step,) = captured.made
+    assert not step._graphs
+    assert_near(outcome, eagerly(config, asking(), monkeypatch))
+
+
+def test_an_optimizer_that_cannot_be_captured_is_announced_and_used(
+    settings: Make, materials: Gather, captured: type[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plain(model: nn.Module, config: RunConfig, device: torch.device) -> torch.optim.Optimizer:
+        return torch.optim.Adam(model.parameters(), lr=config.learning_rate)  # not capturable
+
+    monkeypatch.setattr(loop, "_optimizer", plain)
+    config = settings("ipg", device="cuda", batch=24, epochs=4, deterministic=True)
+    with pytest.warns(UserWarning, match="this step cannot be captured as a CUDA graph and runs as written: "):
+        outcome = train(config, materials(config))
+    assert_near(outcome, eagerly(config, materials(config), monkeypatch))
+
+
+def test_a_resumed_run_ends_with_the_same_bits(
+    settings: Make, materials: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings("ipg", device="cuda", batch=24, epochs=4, every=2, deterministic=True)
+    expected = train(config, materials(config))
+    real = CapturedStep.__call__
+    made: list[int] = []
+
+    def stopping(step: CapturedStep, rows: Tensor) -> None:
+        real(step, rows)
+        made.append(1)
+        if len(made) == 13:
+            raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CapturedStep, "__call__", stopping)
+        patch.setattr(loop, "SAVE_SECONDS", 0.0)
+        with pytest.raises(Interrupted):
+            train(config, materials(config), folder=tmp_path)
+    outcome = train(config, materials(config), folder=tmp_path)
+    for name, value in outcome.model.state_dict().items():
+        assert torch.equal(value, expected.model.state_dict()[name])

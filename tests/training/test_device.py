@@ -1,0 +1,147 @@
+"""The device, its precision and its generators."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ipg.config import RunConfig
+from ipg.training.device import (
+    autocast_dtype,
+    numerics,
+    own_randomness,
+    random_state,
+    resolve_device,
+    seed_generators,
+    set_random_state,
+)
+
+CPU = torch.device("cpu")
+
+
+def see(monkeypatch: pytest.MonkeyPatch, *, cuda: bool, mps: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "expected"),
+    [(True, True, "cuda"), (True, False, "cuda"), (False, True, "mps"), (False, False, "cpu")],
+)
+def test_auto(monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, expected: str) -> None:
+    see(monkeypatch, cuda=cuda, mps=mps)
+    assert resolve_device("auto") == torch.device(expected)
+    assert resolve_device("cpu") == CPU
+
+
+@pytest.mark.parametrize("name", ["cuda", "mps"])
+def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    see(monkeypatch, cuda=False, mps=False)
+    message = f"device '{name}' is asked for and torch sees none here; use --device cpu"
+    with pytest.raises(ValueError, match=message):
+        resolve_device(name)
+
+
+def test_autocast() -> None:
+    assert autocast_dtype(RunConfig(precision="bf16")) == torch.bfloat16
+    assert autocast_dtype(RunConfig(precision="fp32")) is None
+    assert autocast_dtype(RunConfig(precision="tf32")) is None
+
+
+def switches() -> dict[str, Any]:
+    """What a run on a GPU sets; readable without one."""
+    backends: Any = torch.backends
+    return {
+        "matmul": backends.cuda.matmul.fp32_precision,
+        "conv": backends.cudnn.conv.fp32_precision,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "benchmark": torch.backends.cudnn.benchmark,
+    }
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="needs torch 2.9")
+@pytest.mark.parametrize(("precision", "told"), [("fp32", "ieee"), ("tf32", "tf32"), ("bf16", "tf32")])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_gpus_switches_are_set_and_set_back(
+    monkeypatch: pytest.MonkeyPatch, precision: str, told: str, deterministic: bool
+) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    before = switches()
+    found: dict[str, Any] = {}
+    workspace: str | None = None
+
+    def run() -> None:
+        nonlocal workspace
+        with numerics(RunConfig(precision=precision, deterministic=deterministic), torch.device("cuda")):
+            found.update(switches())
+            workspace = os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+            raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        run()
+    assert (found["matmul"], found["conv"]) == (told, told)
+    assert (found["deterministic"], found["benchmark"]) == (deterministic, not deterministic)
+    assert workspace == (":4096:8" if deterministic else None)
+    assert switches() == before
+
+
+def test_a_callers_choice_to_be_warned_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with numerics(RunConfig(deterministic=True), torch.device("cuda")):
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+            assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(("precision", "told"), [("fp32", False), ("tf32", True)])
+def test_the_switches_of_torch_2_8(monkeypatch: pytest.MonkeyPatch, precision: str, told: bool) -> None:
+    matmul = SimpleNamespace(allow_tf32="before")
+    cudnn = SimpleNamespace(allow_tf32="before", benchmark="before")
+    monkeypatch.setattr(torch.backends, "cuda", SimpleNamespace(matmul=matmul))
+    monkeypatch.setattr(torch.backends, "cudnn", cudnn)
+    with numerics(RunConfig(precision=precision), torch.device("cuda")):
+        assert (matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark) == (told, told, True)
+    assert (matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark) == ("before",) * 3
+
+
+def test_on_a_cpu_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda *a, **k: pytest.fail("touched"))
+    with numerics(RunConfig(precision="tf32", deterministic=True), CPU):
+        pass
+
+
+def test_generators_are_seeded_saved_and_restored() -> None:
+    seed_generators(5, CPU)
+    state = random_state(CPU)
+    first = torch.rand(3)
+    assert not torch.equal(torch.rand(3), first)
+    set_random_state(state)
+    assert torch.equal(torch.rand(3), first)
+    seed_generators(5, CPU)
+    assert torch.equal(torch.rand(3), first)
+    seed_generators(6, CPU)
+    assert not torch.equal(torch.rand(3), first)
+
+
+def test_the_callers_generators_are_left_alone() -> None:
+    before = torch.get_rng_state()
+
+    def run() -> None:
+        with own_randomness(CPU):
+            seed_generators(1, CPU)
+            torch.rand(3)
+            raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        run()
+    assert torch.equal(torch.get_rng_state(), before)
