@@ -38,7 +38,7 @@ import ipg.rationale as rationales
 from ipg.collectives import Group, find_peers, unreduced
 from ipg.condition import TaskScale, task_scale
 from ipg.gradients import global_norm, set_gradients
-from ipg.paired import DrawsPairs, Pairs
+from ipg.paired import DrawsPairs, Pairs, gather_pairs
 from ipg.records import Correction, Report, Terms, plain_report
 from ipg.watch import CollapseError, NonFiniteError, Watch
 
@@ -246,7 +246,8 @@ class Guidance:
     def terms(self, pairs: Pairs) -> Terms:
         """Lines 1 to 8 of Algorithm 1: run a batch of pairs through the model and compare its rationales.
 
-        The losses carry their graph, for those who want to weigh them in another way; `correct` is the method.
+        The losses carry their graph, for those who want to weigh them in another way; `correct` is the method. Of
+        several processes each has the losses of the whole batch; the mean of their gradients is the gradient.
         """
         n = len(pairs)
         self._agree(pairs)
@@ -256,14 +257,14 @@ class Guidance:
         weight = self.tap.head.weight
         if self.peers.sharded and hasattr(weight, "full_tensor"):
             raise RuntimeError(
-                "the head's weight is sharded again when its forward pass is over: do not call fully_shard on the head "
-                "itself, only on the blocks before it and on the whole model, without reshard_after_forward=True there"
+                "the head's weight is sharded again once it has run: call fully_shard on the blocks before the head "
+                "and on the whole model, not on the head itself, and leave reshard_after_forward of the whole as it is"
             )
         embedded = _EMBEDDINGS[self.distance](features, logits, weight)
         differ = rationales.disagreeing(logits[:n].detach(), logits[n:].detach())  # (n,)
         label = pairs.label
         if self.peers.size > 1:
-            embedded, label, differ = self._of_all(pairs, embedded, differ)
+            embedded, label, differ = gather_pairs(pairs, embedded, differ, self.peers)
         first, second = embedded.chunk(2)  # from here on n is the number of pairs in the whole batch
         different = label[:, None] != label  # (n, n)
         members = torch.stack([first, second])  # (2, n, D)
@@ -332,16 +333,8 @@ class Guidance:
 
     # -- many processes --------------------------------------------------------------------------------------------
 
-    def _of_all(self, pairs: Pairs, embedded: Tensor, differ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What is compared (2n, D), labels (n,) and disagreements (n,) of the whole batch, the same everywhere."""
-        columns = (*embedded.chunk(2), pairs.label[:, None], differ[:, None])
-        rows = torch.cat([column.to(embedded.dtype) for column in columns], dim=1)  # (n / N, 2D + 2)
-        rows = self.peers.gather(rows)[: pairs.total]  # padding comes last
-        first, second, label, differ = rows.split([column.shape[1] for column in columns], dim=1)  # type: ignore[no-untyped-call]
-        return torch.cat([first, second]), label.detach().squeeze(1), differ.detach().squeeze(1) > 0
-
     def _agree(self, pairs: Pairs) -> None:
-        """Refuse shards that do not fit together, and, once, replicas that differ."""
+        """Refuse shards that do not fit together, and, once, replicas that differ; only this once the host waits."""
         size, total = self.peers.size, len(pairs) if pairs.total is None else pairs.total
         if pairs.total is not None and -(-total // size) != len(pairs):
             raise ValueError(
@@ -356,9 +349,8 @@ class Guidance:
             "iteration": self.iteration,
         }
         if self.peers.averages:
-            values["parameters' norm (wrap the model in DDP, or broadcast them first)"] = float(
-                global_norm([parameter.detach() for parameter in self.parameters()])
-            )
+            norm = global_norm([parameter.detach() for parameter in self.parameters()])
+            values["parameters' norm (wrap the model in DDP, or broadcast them first)"] = float(norm)
         self.peers.check_same(values, device=self._values.device)
 
     def _average(self) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ipg.config import RunConfig
+from ipg.data.errors import DataError
 from ipg.data.table import ImageTable
 from ipg.evaluation.groups import evaluate, evaluating, logits_of
 from ipg.evaluation.pairs import pair_disagreement
@@ -87,7 +88,11 @@ class Run:
         weights, rows, result = found
         if not result.keys() >= {"config", "metrics", "versions", "hardware", "commit", "date"}:
             raise home.damaged(home.result)
-        materials = gather(config.with_changes(device=device, data_path=data_path or origin.get("data_path")))
+        config = config.with_changes(device=device, data_path=data_path or origin.get("data_path"))
+        try:
+            materials = gather(config)
+        except DataError as error:
+            raise DataError(f"{error}; if the files have moved, say where they are with --data-path") from None
         now = materials.fingerprints()
         if changed := [name.replace("_", " ") for name, digest in now.items() if then.get(name) != digest]:
             raise FolderError(
@@ -184,7 +189,7 @@ def _seen(pairs: PairSet, name: str, kind: type[Method]) -> PairSet:
 
 def _check_network(model: nn.Module, table: ImageTable) -> None:
     """Say at once what training would stumble over: a network that does not fit the images or the classes."""
-    device = next(model.parameters()).device
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     shape = tuple(table.images.shape[1:])
     try:
         with evaluating(model):

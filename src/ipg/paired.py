@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ipg.collectives import shard
+from ipg.collectives import Peers, shard
 
-__all__ = ["DrawsPairs", "Pairs"]
+__all__ = ["DrawsPairs", "Pairs", "gather_pairs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +55,23 @@ class DrawsPairs(Protocol):
     def draw(self) -> Pairs:
         """The next batch."""
         ...
+
+
+def gather_pairs(pairs: Pairs, embedded: Tensor, differ: Tensor, peers: Peers) -> tuple[Tensor, Tensor, Tensor]:
+    """From every process's shard what the whole batch has, the same everywhere, in one exchange.
+
+    Args:
+        pairs: this process's shard.
+        embedded: what is compared, of both members, (2n/N, D); with gradients.
+        differ: whether the members of each pair are classified differently, (n/N,).
+        peers: the N processes.
+
+    Returns:
+        What is compared (2n, D), labels (n,) and disagreements (n,).
+    """
+    columns = (*embedded.chunk(2), pairs.label[:, None], differ[:, None])
+    rows = torch.cat([column.to(embedded.dtype) for column in columns], dim=1)  # (n/N, 2D + 2)
+    rows = peers.gather(rows)[: pairs.total]  # padding comes last
+    first, second = rows[:, :-2].chunk(2, dim=1)
+    label, differ = rows[:, -2:].detach().unbind(dim=1)
+    return torch.cat([first, second]), label, differ > 0

@@ -54,6 +54,7 @@ class Report(NamedTuple):
     """What one step did. Every field is a scalar tensor on the device: whoever prints one pays for the copy."""
 
     task_loss: Tensor
+    """Of several processes, this one's: their mean is the loss of the whole batch. All else is the same on each."""
     alignment: Tensor
     uniformity: Tensor
     disagreement: Tensor

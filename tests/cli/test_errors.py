@@ -16,6 +16,7 @@ import pytest
 import torch
 from filelock import FileLock
 
+from ipg.data.errors import DataError
 from ipg.files import write_json
 
 # -- the command line ---------------------------------------------------------------------------------------------
@@ -276,6 +277,21 @@ def test_the_weights_of_another_network(ipg, refused, finished: Path, bars: list
 def test_data_that_has_changed_since(refused, finished: Path, make_table: Callable[..., Any], monkeypatch) -> None:
     monkeypatch.setitem(_datasets(), "bars", lambda path, size, seed: make_table(seed=seed + 1))
     refused("evaluate", finished, says=(f"{finished} was trained on has changed", "table", "train again"))
+
+
+def test_files_that_have_moved_since(ipg, refused, bars: list[str], make_table, tmp_path: Path, monkeypatch) -> None:
+    def read(path: str | None, size: object, seed: int) -> Any:
+        if path is None or not Path(path).exists():
+            raise DataError(f"there is nothing at {path}")
+        return make_table(seed=seed)
+
+    monkeypatch.setitem(_datasets(), "bars", read)
+    (tmp_path / "old").mkdir()
+    assert ipg("train", *bars, "--data-path", "old", "--output", "run").code == 0
+    assert ipg("evaluate", "run").code == 0
+    (tmp_path / "old").rename(tmp_path / "new")
+    refused("evaluate", "run", says=("there is nothing at old", "have moved", "--data-path"))
+    assert ipg("evaluate", "run", "--data-path", "new").code == 0
 
 
 def test_a_split_that_the_data_does_not_have(refused, finished: Path) -> None:

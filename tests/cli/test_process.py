@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -33,14 +34,26 @@ def test_a_terminal_without_greek_letters(process) -> None:
     assert "order=sum               ? ? ? ? ? (g_T + g_A)" in done.out
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+@pytest.mark.parametrize("line", [["--version"], ["data", "list"], ["train", "--help"]], ids=" ".join)
+def test_a_reader_that_leaves_early_is_no_error(line: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as closed:
-        line = [sys.executable, "-m", "ipg", "data", "list"]
-        done = subprocess.run(line, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60)
+        command = [sys.executable, "-m", "ipg", *line]
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr == ""
+
+
+def test_a_reader_that_leaves_in_the_middle_of_a_command_is_no_error_either(
+    ipg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(*arguments: object, **options: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("ipg.data.mnist.fetch", leave)
+    done = ipg("data", "fetch", "mnist")
+    assert (done.code, done.err) == (1, "")
 
 
 LINE = ["train", "--epochs", "3", "--batch", "256", "--pairs", "8", "--held-out-pairs", "8", "--output"]

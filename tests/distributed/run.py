@@ -55,7 +55,7 @@ def table() -> ImageTable:
 
 
 def settings(method: str) -> RunConfig:
-    """13 iterations an epoch, the last on a batch of ten minus its remainder; uneven shards everywhere."""
+    """12 iterations an epoch, the last on 9 images; neither batches nor pairs divide evenly among processes."""
     return RunConfig(
         method=method,
         device="cpu",

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ipg.collectives import GlobalCrossEntropy, Peers, find_peers, shard
 from ipg.guidance import Guidance, Pairs
+from ipg.pairs.pairset import PairSampler
 
 Launch = Callable[[int, Sequence[str]], list[dict[str, Any]]]
 
@@ -102,7 +103,7 @@ def test_what_does_not_fit_together_is_refused_on_every_process(found: list[dict
     for one in found:
         assert "do not agree on the number of pairs a process: 2, 3" in one["refused"]["lengths"]
         assert "do not agree on the parameters' norm" in one["refused"]["replicas"]
-        assert "do not call fully_shard on the head itself" in one["refused"]["head"]
+        assert "call fully_shard on the blocks before the head" in one["refused"]["head"]
         assert "4 pairs are not one of 1 shards of 8" in one["refused"]["alone"]
 
 
@@ -143,6 +144,19 @@ def test_a_shard_of_pairs_knows_the_whole() -> None:
     assert part.label.tolist() == [3, 4, 4]
     assert part.total == 5
     assert part.to("cpu").total == 5
+
+
+def test_samplers_of_one_seed_draw_the_shards_of_one_batch() -> None:
+    images = torch.arange(10.0)[:, None]
+    pairs = Pairs(images, images + 1, torch.arange(10))
+    whole, *parts = (PairSampler(pairs, 5, seed=3, part=part) for part in ((0, 1), (0, 2), (1, 2)))
+    for _ in range(4):
+        batch, shards = whole.draw(), [part.draw() for part in parts]
+        assert torch.cat([part.label for part in shards])[:5].tolist() == batch.label.tolist()
+        assert [part.total for part in shards] == [5, 5]
+        assert batch.total is None
+    with pytest.raises(ValueError, match=r"part=\(2, 2\) is out of range"):
+        PairSampler(pairs, 5, part=(2, 2))
 
 
 def test_a_process_alone_exchanges_nothing() -> None:

@@ -33,11 +33,12 @@ def free_port() -> int:
         return port
 
 
-@pytest.fixture
-def train(tmp_path: Path) -> Train:
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
     """Train by so many processes; how each ended and what it said."""
 
     def start(count: int, folder: Path, method: str, *trouble: str | int) -> tuple[list[int], list[str]]:
+        tmp_path = tmp_path_factory.mktemp("logs")
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
         command = [sys.executable, "-W", "error", str(SCRIPT), str(folder), method, *map(str, trouble)]
@@ -56,6 +57,20 @@ def train(tmp_path: Path) -> Train:
         return codes, [log.read_text() for log in logs]
 
     return start
+
+
+@pytest.fixture(scope="module")
+def alone(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a run of a method by one process, made when it is first asked for."""
+    made: dict[str, Path] = {}
+
+    def folder(method: str) -> Path:
+        if method not in made:
+            made[method] = tmp_path_factory.mktemp("alone") / method
+            assert train(1, made[method], method)[0] == [0]
+        return made[method]
+
+    return folder
 
 
 def outcome(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -79,20 +94,21 @@ def assert_same(folder: Path, reference: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["erm", "ipg", "joint"])
-@pytest.mark.parametrize("count", [2, 4])
-def test_many_processes_train_as_one_does(train: Train, tmp_path: Path, method: str, count: int) -> None:
-    assert train(1, tmp_path / "one", method)[0] == [0]
+@pytest.mark.parametrize(("method", "count"), [("erm", 2), ("joint", 2), ("ipg", 2), ("ipg", 4)])
+def test_many_processes_train_as_one_does(
+    train: Train, alone: Callable[[str], Path], tmp_path: Path, method: str, count: int
+) -> None:
     codes, said = train(count, tmp_path / "many", method)
     assert codes == [0] * count, said
-    assert_same(tmp_path / "many", tmp_path / "one")
+    assert_same(tmp_path / "many", alone(method))
     assert json.loads((tmp_path / "many" / "result.json").read_text())["processes"] == count
     assert train(count, tmp_path / "many", method)[0] == [0] * count  # done: read back
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_processes(train: Train, tmp_path: Path) -> None:
-    assert train(1, tmp_path / "one", "ipg")[0] == [0]
+def test_a_run_goes_on_with_another_number_of_processes(
+    train: Train, alone: Callable[[str], Path], tmp_path: Path
+) -> None:
     codes, said = train(2, tmp_path / "many", "ipg", "SIGTERM", 1, 5)  # only one of the two is asked to stop
     assert codes == [STOPPED] * 2, said
     assert said[0] == said[1], "they stopped at different steps"
@@ -100,15 +116,14 @@ def test_a_run_goes_on_with_another_number_of_processes(train: Train, tmp_path: 
     assert codes == [STOPPED], said
     codes, said = train(4, tmp_path / "many", "ipg")
     assert codes == [0] * 4, said
-    assert_same(tmp_path / "many", tmp_path / "one")
+    assert_same(tmp_path / "many", alone("ipg"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_process_ends_the_others_clearly_and_the_run_can_go_on(
-    train: Train, tmp_path: Path, rank: int
+    train: Train, alone: Callable[[str], Path], tmp_path: Path, rank: int
 ) -> None:
-    assert train(1, tmp_path / "one", "ipg")[0] == [0]
     began = time.monotonic()
     codes, said = train(2, tmp_path / "many", "ipg", "SIGKILL", rank, 17)
     assert time.monotonic() - began < 60
@@ -118,24 +133,28 @@ def test_a_killed_process_ends_the_others_clearly_and_the_run_can_go_on(
     assert "goes on from the last checkpoint" in said[1 - rank]
     codes, said = train(2, tmp_path / "many", "ipg")
     assert codes == [0, 0], said
-    assert_same(tmp_path / "many", tmp_path / "one")
+    assert_same(tmp_path / "many", alone("ipg"))
 
 
 @pytest.mark.slow
 def test_torchrun_trains_and_one_process_speaks(tmp_path: Path) -> None:
-    options = "--epochs 1 --size 14 --pairs 6 --batch 500 --device cpu --held-out-pairs 10".split()
+    options = ["--epochs", "1", "--size", "14", "--pairs", "6", "--held-out-pairs", "10", "--device", "cpu"]
     folder = tmp_path / "run"
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "ipg", "train", *options, "--output", str(folder)]
+    command = [*launcher, "-m", "ipg", "train", *options, "--output", str(folder), "--batch"]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+
+    def run(batch: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, batch], env=variables, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+        )
+
+    ran = run("500")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("epoch 1/1") == 1
     assert ran.stdout.count("The run is in") == 1
     assert json.loads((folder / "result.json").read_text())["processes"] == 2
-    options[options.index("500")] = "400"  # other settings, same folder
-    command = [*launcher, "-m", "ipg", "train", *options, "--output", str(folder)]
-    ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    ran = run("400")  # other settings, same folder
     assert ran.returncode != 0
     assert "holds another run" in ran.stderr
 

@@ -139,7 +139,7 @@ class Brightest(nn.Module):
 def test_predictions_are_the_largest_logits(
     make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Tensor], Any]
 ) -> None:
-    monkeypatch.setattr(groups, "EVALUATION_BATCH", 64)
+    monkeypatch.setattr(groups, "EVALUATION_BATCH_CPU", 64)
     table = make_table()
     model = Brightest(wrap)
     assert torch.equal(predict(model, table.images), table.attribute)

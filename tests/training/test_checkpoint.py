@@ -99,6 +99,15 @@ def test_states_of_optimizers(tmp_path: Path, kind: Any) -> None:
     assert same(round_trip(tmp_path / "c", optimizer.state_dict()), optimizer.state_dict())
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
+def test_a_loaded_state_lets_go_of_its_file(tmp_path: Path) -> None:
+    """Tensors that lie in the file itself would keep its space taken after it is replaced."""
+    loaded = round_trip(tmp_path / "c", {"a": torch.rand(100_000)})
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text(encoding="utf-8")
+    (tmp_path / "c").write_bytes(bytes(10))
+    assert loaded["a"].max() > 0
+
+
 def test_a_plain_state_dict_is_a_plain_safetensors_file(tmp_path: Path) -> None:
     state = dict(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)).state_dict())
     save_checkpoint(tmp_path / "c", state)

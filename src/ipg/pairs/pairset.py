@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ipg.collectives import shard
 from ipg.guidance import Pairs
 
 __all__ = ["PairSampler", "PairSet"]
@@ -70,14 +71,21 @@ class PairSampler:
         pairs: a `PairSet`, or `Pairs` of float images.
         batch_size: pairs a batch.
         seed: of the order. With equal seeds two samplers draw the same batches.
+        part: (index, count) of this process among those that train together: of every batch it draws its shard.
+            All of them need the same seed.
     """
 
-    def __init__(self, pairs: PairSet | Pairs, batch_size: int, *, seed: int = 0) -> None:
+    def __init__(
+        self, pairs: PairSet | Pairs, batch_size: int, *, seed: int = 0, part: tuple[int, int] = (0, 1)
+    ) -> None:
+        index, count = part
+        if not 0 <= index < count:
+            raise ValueError(f"part={part} is out of range: expected (index, count) with 0 <= index < count")
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size} is out of range: expected at least 1")
         if len(pairs) == 0:
             raise ValueError("there are no pairs to draw from")
-        self.pairs = pairs
+        self.pairs, self.part = pairs, part
         self.batch_size = min(batch_size, len(pairs))
         self._generator = torch.Generator().manual_seed(seed)
         self._order = torch.arange(len(pairs))
@@ -105,11 +113,14 @@ class PairSampler:
         return rows
 
     def take(self, rows: Tensor) -> Pairs:
-        """The given pairs as a batch; `rows` lies where the pairs lie."""
-        pairs = self.pairs
+        """The given pairs as a batch, or this process's shard of it; `rows` lies where the pairs lie."""
+        pairs, (index, count) = self.pairs, self.part
+        own = shard(rows, index, count) if count > 1 else rows
         if isinstance(pairs, PairSet):
-            return pairs.batch(rows)
-        return Pairs(pairs.first[rows], pairs.second[rows], pairs.label[rows])
+            batch = pairs.batch(own)
+        else:
+            batch = Pairs(pairs.first[own], pairs.second[own], pairs.label[own])
+        return replace(batch, total=len(rows)) if count > 1 else batch
 
     def state_dict(self) -> dict[str, Any]:
         """What is needed to go on with the same batches."""

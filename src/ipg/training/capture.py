@@ -31,7 +31,7 @@ class CapturedStep(EagerStep):
         self._rows = torch.zeros(batches.batch_size, dtype=torch.int64, device=device)
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         self._seen = {False: 0, True: 0}
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._possible = True
 
     def __call__(self, rows: Tensor) -> None:
@@ -47,9 +47,9 @@ class CapturedStep(EagerStep):
                 self._seen[due] += 1
                 self._aside()
                 return
-            self._capture(due)
+            captured = self._capture(due)
             self.method.iteration = iteration
-            if not self._possible:
+            if not captured:
                 self.step(self._rows)
                 return
         self._graphs[due].replay()
@@ -63,7 +63,8 @@ class CapturedStep(EagerStep):
             self.step(self._rows)
         current.wait_stream(self._stream)
 
-    def _capture(self, due: bool) -> None:
+    def _capture(self, due: bool) -> bool:
+        """Record one kind of step without running it; False, with a notice, where that cannot be done."""
         graph = torch.cuda.CUDAGraph()
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
         try:
@@ -74,5 +75,6 @@ class CapturedStep(EagerStep):
             self._graphs.clear()
             reason = str(error).strip().splitlines()[0]
             warnings.warn(f"this step cannot be captured as a CUDA graph and runs as written: {reason}", stacklevel=3)
-        else:
-            self._graphs[due] = graph
+            return False
+        self._graphs[due] = graph
+        return True

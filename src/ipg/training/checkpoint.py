@@ -43,7 +43,8 @@ def load_checkpoint(path: Path, *, device: torch.device | str = "cpu") -> Any:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise CheckpointError(f"{path} is not a checkpoint of this program (format {metadata.get('format')!r})")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            names = file.keys()
+            tensors = {name: file.get_tensor(name).clone() for name in names}  # or they would hold the file in use
         return _decode(json.loads(metadata["structure"]), tensors)
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}") from None

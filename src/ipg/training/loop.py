@@ -176,8 +176,9 @@ class _Run:
         self.total = config.epochs * len(self.batches)
         sampler = None
         if "pairs" in kind.needs and self.pairs is not None and len(self.pairs):
-            sampler = PairSampler(self.pairs, config.pair_batch, seed=derive_seed(config.seed, "pair batches"))
-        feed = PairFeed(sampler, team.peers) if sampler is not None else None
+            seed, part = derive_seed(config.seed, "pair batches"), (team.index, team.size)
+            sampler = PairSampler(self.pairs, config.pair_batch, seed=seed, part=part)
+        feed = PairFeed(sampler) if sampler is not None else None
         criterion = GlobalCrossEntropy(_class_weights(train_table) if config.class_weighted else None)
         replica = team.replica(self.model, device, batch_norm=config.batch_norm)
         setup = Setup(replica, self.optimizer, criterion.to(device), config, feed, self.autocast)

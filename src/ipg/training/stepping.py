@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ipg.collectives import Peers, shard
+from ipg.collectives import Peers
 from ipg.data.batches import Batches
 from ipg.guidance import Pairs
 from ipg.methods.base import Method
@@ -20,9 +19,8 @@ __all__ = ["EagerStep", "Means", "PairFeed"]
 class PairFeed:
     """Pairs whose rows are drawn outside the step and lie in a fixed place, so that a captured step can read them."""
 
-    def __init__(self, sampler: PairSampler, peers: Peers | None = None) -> None:
+    def __init__(self, sampler: PairSampler) -> None:
         self.sampler = sampler
-        self._peers = peers if peers is not None else Peers(alone=True)
         self._rows = torch.zeros(sampler.batch_size, dtype=torch.int64, device=sampler.pairs.label.device)
 
     def feed(self) -> None:
@@ -30,11 +28,8 @@ class PairFeed:
         self._rows.copy_(self.sampler.draw_rows())
 
     def draw(self) -> Pairs:
-        """The batch that was fed; this process's shard of it where there are several."""
-        if self._peers.size == 1:
-            return self.sampler.take(self._rows)
-        pairs = self.sampler.take(shard(self._rows, self._peers.index, self._peers.size))
-        return replace(pairs, total=len(self._rows))
+        """The batch that was fed."""
+        return self.sampler.take(self._rows)
 
 
 class Means:

@@ -1,0 +1,404 @@
+"""Training in one call: names or objects of one's own, folders, reading back, and what the caller keeps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ipg
+from ipg.config import ConfigError
+from ipg.data.load import DATASETS
+from ipg.data.table import ImageTable
+from ipg.files import write_json
+from ipg.guidance import NonFiniteError
+from ipg.notebook import Run, fit
+from ipg.pairs.pairset import PairSet
+from ipg.training.folder import FolderError
+from ipg.training.listeners import Listener
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SMALL: dict[str, Any] = {"epochs": 2, "batch": 32}
+SPLITS = {"train": 180, "validation": 60, "test": 60}
+
+
+def stripes(seed: int = 0) -> ImageTable:
+    """Three classes, the place of a stripe; three attributes, its colour, which is the class's own in training."""
+    n = sum(SPLITS.values())
+    generator = torch.Generator().manual_seed(seed)
+    row = torch.arange(n)
+    label = row % 3
+    split = torch.repeat_interleave(torch.tensor([*SPLITS.values()]))
+    attribute = torch.where(split == 2, torch.randint(3, (n,), generator=generator), label)
+    grey = torch.randint(0, 80, (n, 6, 6), generator=generator)
+    grey.view(n, 3, 2, 6)[row, label] += 150
+    images = torch.zeros(n, 3, 6, 6, dtype=torch.uint8)
+    images[row, attribute] = grey.to(torch.uint8)
+    zeros = torch.zeros_like(label)
+    return ImageTable(
+        name="stripes", images=images, label=label, attribute=attribute, split=split, environment=zeros, content=label,
+        splits=tuple(SPLITS), classes=("top", "middle", "bottom"), attributes=("red", "green", "blue"),
+    )  # fmt: skip
+
+
+def repainted(table: ImageTable, split: str, count: int) -> PairSet:
+    """Images with themselves in the next colour."""
+    rows = table.indices(split)[:count]
+    first, source = table.images[rows], torch.stack([rows, rows], dim=1)
+    return PairSet(first, first.roll(1, dims=1), table.label[rows], source, split=split, builder="repainted")
+
+
+class Net(nn.Module):
+    """A network of one's own."""
+
+    def __init__(self, channels: int = 3, classes: int = 3) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(channels * 36, 16), nn.ReLU(), nn.Dropout(0.1))
+        self.head = nn.Linear(16, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.body(images))
+
+
+def net(**options: int) -> Net:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Net(**options)
+
+
+@pytest.fixture
+def own() -> dict[str, Any]:
+    """A table, a network and pairs of one's own."""
+    table = stripes()
+    return {"model": net(), "data": table, "pairs": repainted(table, "train", 24), "every": 1, **SMALL}
+
+
+@pytest.fixture
+def bars(make_table, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A data set that is there by its name for the test alone, and how to train on it."""
+    monkeypatch.setitem(DATASETS, "bars", lambda path, size, seed: make_table(seed=seed))
+    return {"data": "bars", "pairs": 8, "held_out_pairs": 8, **SMALL}
+
+
+# -- names --------------------------------------------------------------------------------------------------------
+
+
+def test_names_alone(bars: dict[str, Any]) -> None:
+    run = ipg.fit("mnist_cnn", "bars", 8, held_out_pairs=6, seed=3, **SMALL)
+    assert isinstance(run, ipg.Run)
+    assert (run.config.model, run.config.data, run.config.pairs, run.config.seed) == ("mnist_cnn", "bars", 8, 3)
+    assert run.materials.named
+    assert (len(run.materials.pairs), len(run.materials.held_out)) == (8, 6)
+    assert [row["epoch"] for row in run.epochs] == [1, 2]
+    assert run.result["config"]["method"] == "ipg"
+    assert not run.model.training
+
+
+def test_without_arguments_it_is_guided_training_on_the_embedded_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def stop(config, materials, **options) -> None:
+        asked.append((config, materials, options))
+        raise InterruptedError
+
+    monkeypatch.setattr("ipg.notebook.train", stop)
+    with pytest.raises(InterruptedError):
+        fit()
+    ((config, materials, options),) = asked
+    assert (config.method, config.data, len(materials.pairs), len(materials.held_out)) == (
+        "ipg", "colored_fashion", 40, 200,
+    )  # fmt: skip
+    assert options == {"folder": None, "listeners": ()}
+
+
+def test_evaluate_gives_the_numbers_of_the_result(bars: dict[str, Any]) -> None:
+    run = fit(**bars)
+    assert run.evaluate() == run.result["metrics"]
+    validation = run.evaluate("validation")
+    assert {key: validation[key] for key in run.epochs[-1]["validation"]} == run.epochs[-1]["validation"]
+    with pytest.raises(ValueError, match="has no split 'holiday'"):
+        run.evaluate("holiday")
+
+
+# -- objects of one's own -----------------------------------------------------------------------------------------
+
+
+def test_own_images_network_and_pairs(own: dict[str, Any]) -> None:
+    held_out = repainted(own["data"], "validation", 30)
+    guided = fit(**own | {"epochs": 25, "learning_rate": 1e-2}, held_out=held_out)
+    plain = fit(**own | {"epochs": 25, "learning_rate": 1e-2, "model": net()}, held_out=held_out, method="erm")
+    assert guided.model is own["model"]
+    assert len(guided.result["metrics"]["groups"]) == 9
+    assert set(guided.result["metrics"]["groups"]) == {
+        f"{c}, {a}" for c in own["data"].classes for a in own["data"].attributes
+    }
+    assert guided.evaluate() == guided.result["metrics"]
+    assert plain.result["metrics"]["pair_disagreement"] > 0.5  # colour is all it needs
+    assert guided.result["metrics"]["pair_disagreement"] < 0.2
+    assert guided.result["metrics"]["average"] > plain.result["metrics"]["average"] + 0.2
+    assert plain.materials.pairs is None  # it has no use for them
+
+
+def test_the_configuration_says_what_was_really_used(own: dict[str, Any]) -> None:
+    run = fit(**own, held_out=repainted(own["data"], "validation", 30))
+    config = run.result["config"]
+    expected = {"data": "stripes", "model": "Net", "pairs": 24, "pair_builder": "repainted", "held_out_pairs": 30}
+    assert {name: config[name] for name in expected} == expected
+    assert not run.materials.named
+
+
+def test_held_out_pairs_are_used_with_names_too(bars: dict[str, Any], make_table) -> None:
+    table = make_table()
+    rows = table.indices("validation")[:5]
+    first = table.images[rows]
+    held_out = PairSet(first, first.flip(1), table.label[rows], torch.stack([rows, rows], 1), "validation", "mine")
+    run = fit(**bars, held_out=held_out)
+    assert run.materials.held_out is not None
+    assert torch.equal(run.materials.held_out.first, first)
+    assert run.config.held_out_pairs == 5
+    assert not run.materials.named
+
+
+def test_held_out_pairs_for_own_images_come_only_where_asked_for(own: dict[str, Any], make_table) -> None:
+    assert fit(**own).result["metrics"]["pair_disagreement"] is None
+    run = fit(data=make_table(), pairs=8, held_out_pairs=4, **SMALL)
+    assert len(run.materials.held_out) == 4
+    assert fit(data=stripes(), method="erm", **SMALL).materials.held_out is None
+
+
+def test_the_oracle_sees_own_pairs_without_colour(make_table) -> None:
+    table = make_table()
+    rows = table.indices("validation")[:5]
+    first = table.images[rows]
+    held_out = PairSet(first, first.flip(1), table.label[rows], torch.stack([rows, rows], 1), "validation", "mine")
+    run = fit(data=table, held_out=held_out, method="oracle", **SMALL)
+    assert run.materials.held_out.first.shape == (5, 1, 8, 8)
+    assert run.result["metrics"]["pair_disagreement"] == 0
+
+
+def test_an_own_network_with_data_by_name(bars: dict[str, Any]) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(2 * 64, 8), nn.ReLU(), nn.Linear(8, 2))
+    run = fit(model, **bars)
+    assert run.model is model
+    assert len(run.materials.pairs) == 8
+    assert len(run.materials.held_out) == 8
+
+
+def test_images_without_a_validation_split(own: dict[str, Any]) -> None:
+    table = own["data"]
+    table = replace(table, split=torch.where(table.split == 2, 1, 0), splits=("train", "test"))
+    run = fit(**own | {"data": table})
+    assert "validation" not in run.epochs[0]
+    assert run.evaluate()["average"] == run.result["metrics"]["average"]
+
+
+# -- what the caller keeps ----------------------------------------------------------------------------------------
+
+
+def test_the_callers_generator_and_precision_stay_as_they_were(bars: dict[str, Any], own: dict[str, Any]) -> None:
+    torch.manual_seed(12)
+    expected = torch.rand(3)
+    torch.manual_seed(12)
+    before = torch.get_rng_state()
+    fit(**bars)
+    fit(**own)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_callers_generator_does_not_change_the_run(bars: dict[str, Any]) -> None:
+    weights = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        weights.append(fit(**bars).model.state_dict())
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_the_callers_network_holds_the_weights_on_the_runs_device(own: dict[str, Any]) -> None:
+    before = [parameter.clone() for parameter in own["model"].parameters()]
+    images, pairs = own["data"].images.clone(), own["pairs"].first.clone()
+    run = fit(**own, device="cpu")
+    assert all(parameter.device.type == "cpu" for parameter in own["model"].parameters())
+    assert not any(torch.equal(a, b) for a, b in zip(before, own["model"].parameters(), strict=True))
+    assert not any(module._forward_hooks for module in own["model"].modules())
+    assert not own["model"].training
+    assert run.model is own["model"]
+    assert torch.equal(own["data"].images, images)
+    assert torch.equal(own["pairs"].first, pairs)
+
+
+def test_listeners_are_told(bars: dict[str, Any]) -> None:
+    class Notes(Listener):
+        def __init__(self) -> None:
+            self.epochs: list[int] = []
+
+        def epoch(self, row) -> None:
+            self.epochs.append(row["epoch"])
+
+    notes = Notes()
+    fit(**bars, listeners=[notes])
+    assert notes.epochs == [1, 2]
+
+
+# -- folders ------------------------------------------------------------------------------------------------------
+
+
+class StopAfterFirst(Listener):
+    """Raises once an epoch has ended and been saved."""
+
+    def epoch(self, row) -> None:
+        raise InterruptedError
+
+
+def test_a_run_in_a_folder_goes_on_where_it_stopped(own: dict[str, Any], tmp_path: Path) -> None:
+    whole = fit(**own | {"model": net()})
+    with pytest.raises(InterruptedError):
+        fit(**own | {"model": net()}, folder=tmp_path / "run", listeners=[StopAfterFirst()])
+    started = []
+
+    class Notes(Listener):
+        def started(self, config, *, step, total) -> None:
+            started.append((step, total))
+
+    model = net()
+    resumed = fit(**own | {"model": model}, folder=tmp_path / "run", listeners=[Notes()])
+    assert started == [(6, 12)]
+    again = fit(**own | {"model": net()}, folder=str(tmp_path / "run"), listeners=[Notes()])
+    assert started == [(6, 12)]  # it was done
+    for run in (resumed, again):
+        assert run.result["metrics"] == whole.result["metrics"]
+        assert all(torch.equal(a, b) for a, b in zip(run.model.parameters(), whole.model.parameters(), strict=True))
+    assert resumed.model is model
+
+
+def test_reading_a_run_back(bars: dict[str, Any], tmp_path: Path) -> None:
+    run = fit(**bars, method="joint", options={"order": "sum"}, folder=tmp_path)
+    back = Run.load(tmp_path, device="cpu")
+    assert back.config == run.config.with_changes(device="cpu", options=back.config.options)
+    assert dict(back.config.options) == {"order": "sum", "loss": "alignment"}
+    assert back.result == run.result
+    assert list(back.epochs) == list(run.epochs)
+    assert back.evaluate() == run.result["metrics"]
+    assert not back.model.training
+    assert back.materials.fingerprints() == run.materials.fingerprints()
+
+
+def test_reading_back_leaves_the_generator_alone(bars: dict[str, Any], tmp_path: Path) -> None:
+    fit(**bars, folder=tmp_path)
+    before = torch.get_rng_state()
+    Run.load(tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_changed_data_is_not_read_back(
+    bars: dict[str, Any], tmp_path: Path, make_table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit(**bars, folder=tmp_path)
+    table = make_table()
+    images = table.images.clone()
+    images[-1, 0, 0, 0] += 1  # one grey value of one test image
+    monkeypatch.setitem(DATASETS, "bars", lambda path, size, seed: replace(table, images=images))
+    with pytest.raises(FolderError, match=r"has changed since: table\. Give the files of then"):
+        Run.load(tmp_path)
+
+
+def test_runs_on_own_objects_are_not_read_back(own: dict[str, Any], tmp_path: Path, make_table) -> None:
+    fit(**own, folder=tmp_path / "all")
+    fit(data=make_table(), pairs=8, folder=tmp_path / "table", **SMALL)
+    for name in ("all", "table"):
+        with pytest.raises(FolderError, match=rf"{name} was trained on objects of your own"):
+            Run.load(tmp_path / name)
+
+
+def test_unfinished_and_missing_runs_are_not_read_back(bars: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match="is not the folder of a run"):
+        Run.load(tmp_path / "run")
+    with pytest.raises(InterruptedError):
+        fit(**bars, folder=tmp_path / "run", listeners=[StopAfterFirst()])
+    with pytest.raises(FolderError, match="is not finished"):
+        Run.load(tmp_path / "run")
+
+
+def test_a_result_with_parts_missing_is_damaged(bars: dict[str, Any], tmp_path: Path) -> None:
+    fit(**bars, folder=tmp_path)
+    result = json.loads((tmp_path / "result.json").read_text())
+    write_json(tmp_path / "result.json", {key: value for key, value in result.items() if key != "versions"})
+    with pytest.raises(FolderError, match=r"result\.json is damaged or missing\. Delete .*done and run"):
+        Run.load(tmp_path)
+
+
+# -- the report ---------------------------------------------------------------------------------------------------
+
+
+def test_the_report_of_a_run_and_of_those_beside_it(own: dict[str, Any], tmp_path: Path) -> None:
+    held_out = repainted(own["data"], "validation", 30)
+    guided = fit(**own, held_out=held_out)
+    plain = fit(**own | {"model": net()}, held_out=held_out, method="erm")
+    path = guided.report(tmp_path / "new" / "page.html", beside=[plain])
+    assert path == tmp_path / "new" / "page.html"
+    page = path.read_text(encoding="utf-8")
+    assert page.index("Plain training (ERM)") < page.index("Guided by pairs (IPG)")
+    assert "middle, blue" in page
+    assert "Training used 24 pairs for 180 images" in page
+
+
+def test_the_report_lands_beside_the_notebook(
+    bars: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fit(**bars).report() == Path("report.html")
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+# -- mistakes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": Net}, "model is a type; expected an nn.Module, or the name of a model"),
+        ({"data": [1, 2]}, "data is a list; expected an ImageTable, or the name of a data set"),
+        ({"data": None}, "data is a NoneType; expected an ImageTable"),
+        ({"pairs": [1]}, "pairs is a list; expected a PairSet, or how many to build"),
+        ({"held_out": 8}, "held_out is a int; expected a PairSet"),
+        ({"model": "resnet"}, "there is no model 'resnet'"),
+        ({"data": "cats"}, "unknown data set 'cats'"),
+        ({"method": "erm2"}, "there is no method 'erm2'"),
+        ({"model": net(classes=2)}, r"Net gives an image logits of shape \(2,\); stripes has 3 classes"),
+        ({"model": net(channels=1)}, r"Net does not take images of shape \(3, 6, 6\)"),
+        ({"pairs": repainted(stripes(), "validation", 8)}, "pairs must come from the train split"),
+        ({"held_out": repainted(stripes(), "train", 8)}, "held_out must come from the validation split"),
+        ({"pairs": None}, "recoloured pairs swap two channels, but its images have 3"),
+        ({"pairs": repainted(stripes(), "train", 8).map(lambda x: x / 255)}, "pairs must hold uint8 images"),
+        ({"pairs": repainted(stripes(), "train", 8).map(lambda x: x[..., :4])}, "pairs hold images of shape"),
+        ({"device": "tpu"}, "device='tpu': expected one of auto, cpu, cuda, mps"),
+    ],
+)
+def test_mistakes_are_named(own: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit(**own | changes)
+
+
+def test_all_wrong_settings_at_once(own: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        fit(**own, epoch=3, alpha=2)
+    assert len(caught.value.problems) == 2
+    assert "unknown key 'epoch'; did you mean epochs?" in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["erm", "ipg"])
+def test_a_network_that_yields_nan_is_stopped(own: dict[str, Any], method: str, tmp_path: Path) -> None:
+    class Broken(Net):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images * (float("nan") if self.training else 1.0))
+
+    with pytest.raises(NonFiniteError, match=r"NaN or infinite .* Likely causes: a NaN in the images"):
+        fit(**own | {"model": Broken()}, method=method, folder=tmp_path)
+    assert not (tmp_path / "done").exists()
+    assert not (tmp_path / "checkpoint.safetensors").exists()  # nothing broken is kept
