@@ -124,3 +124,11 @@ def test_a_narrow_terminal_gets_more_tables() -> None:
 def test_the_command_line_can_be_typed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/somewhere/ipg/__main__.py", "report", "my run", "--output", "$page"])
     assert command_line() == "ipg report 'my run' --output '$page'"
+
+
+@pytest.mark.parametrize(("predicted", "warned"), [(1, True), (2, False)])
+def test_a_model_that_predicts_one_class_is_pointed_out(predicted: int, warned: bool) -> None:
+    console = screen(terminal=False)
+    listener = ConsoleListener(console, label="ipg")
+    listener.epoch(row(validation={"average": 0.5, "predicted_classes": predicted}, pair_disagreement=0.0))
+    assert ("every image gets the same class" in written(console)) == warned

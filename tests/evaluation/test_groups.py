@@ -65,6 +65,7 @@ def naive(predictions: list[int], table: ImageTable) -> dict[str, Any]:
         "group_mean": mean([group[name] for name in every if name in group]),
         "worst_group": min(group.values(), default=None),
         "balanced": mean([share for _, share in sorted(shares("class").items())]),
+        "predicted_classes": len(set(predictions)),
         "groups": {name: {"accuracy": group.get(name), "count": total["group"].get(name, 0)} for name in every},
         "environments": {
             key: {"accuracy": share, "count": total["environment"][key]}

@@ -52,8 +52,8 @@ def test_the_same_run_goes_on_and_its_origin_stays(home: RunFolder) -> None:
         (changed("config", epochs=4), "epochs was 3 and is now 4"),
         (changed("config", order="sum"), "order was None and is now 'sum'"),
         (changed("config", margin="gone"), "margin was 0.1 and is now None"),
-        (changed("data", table="xyz"), "table was 'abc' and is now 'xyz'"),
-        (changed("data", pairs="xyz"), "pairs was None and is now 'xyz'"),
+        (changed("data", table="xyz"), "its data was another (table)"),
+        (changed("data", pairs="xyz"), "its data was another (pairs)"),
         (changed("config", epochs=4, margin="0.5x"), "epochs was 3 and is now 4; margin was 0.1 and is now '0.5x'"),
     ],
 )

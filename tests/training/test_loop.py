@@ -57,7 +57,7 @@ def test_the_same_seed_gives_the_same_bits(settings: Make, materials: Gather, me
 
 def test_what_surrounds_a_run_does_not_reach_it(settings: Make, materials: Gather) -> None:
     """A seed, a drawn number or a run before it in the same process."""
-    config = settings("ipg", epochs=1, jitter=0.1, margin="2x")  # jitter draws from the global generator
+    config = settings("ipg", epochs=1, every=1, jitter=0.1, margin="2x")  # jitter draws from the global generator
     expected = bits(train(config, materials(config)).model)
     torch.manual_seed(99)
     torch.rand(7)

@@ -73,6 +73,12 @@ class ConsoleListener(Listener):
         if row["pair_disagreement"] is not None:
             parts.append(f"pairs disagree {percent(row['pair_disagreement'])}")
         self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
+        if row.get("validation", {}).get("predicted_classes") == 1:
+            self.console.print(
+                "    every image gets the same class: agreement of pairs means nothing here; warm the rate up or lower it",
+                highlight=False,
+                soft_wrap=True,
+            )
 
     def close(self) -> None:
         """Take the bar away."""

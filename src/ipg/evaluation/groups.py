@@ -59,7 +59,8 @@ def group_metrics(predictions: Tensor, table: ImageTable) -> dict[str, Any]:
 
     Returns:
         `average` over samples; `group_mean`, the unweighted mean over the groups that have images; `worst_group`
-        among those; `balanced`, the unweighted mean over classes; `groups`, name to accuracy and count; and
+        among those; `balanced`, the unweighted mean over classes; `predicted_classes`, how many are ever predicted (a
+        collapsed model predicts one); `groups`, name to accuracy and count; and
         `environments`, number to accuracy and count.
     """
     right = predictions == table.label
@@ -73,6 +74,7 @@ def group_metrics(predictions: Tensor, table: ImageTable) -> dict[str, Any]:
         "group_mean": _mean(groups),
         "worst_group": min(groups, default=None),
         "balanced": _mean(classes),
+        "predicted_classes": len(predictions.unique()),
         "groups": {
             name: {"accuracy": share, "count": count}
             for name, (share, count) in zip(table.group_names, by_group, strict=True)

@@ -7,6 +7,7 @@ writes files and speaks. When to look, save and stop is agreed on, since clocks 
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import warnings
@@ -58,6 +59,7 @@ def processes(device: str) -> Iterator[bool]:
     with _clear_loss():
         dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=PATIENCE)
         yield dist.get_rank() == 0
+        gc.collect()  # a wrapped model in a cycle would outlive its process group, which aborts at exit
         dist.destroy_process_group()  # not after an error: it may wait for a process that is gone
 
 

@@ -75,11 +75,13 @@ class RunFolder:
         if not all(isinstance(old.get(part), dict) for part in identity):
             raise FolderError(f"{self.config} is not of a run; name another folder")
         differing = [
-            f"{key} was {old[part].get(key)!r} and is now {now.get(key)!r}"
-            for part, now in identity.items()
-            for key in {**old[part], **now}
-            if old[part].get(key) != now.get(key)
+            f"{key} was {old['config'].get(key)!r} and is now {identity['config'].get(key)!r}"
+            for key in {**old["config"], **identity["config"]}
+            if old["config"].get(key) != identity["config"].get(key)
         ]
+        if not differing and old["data"] != identity["data"]:
+            changed = [key for key in identity["data"] if old["data"].get(key) != identity["data"][key]]
+            differing = [f"its data was another ({', '.join(changed)})"]
         if differing and (self.checkpoint.exists() or self.done.exists()):
             raise FolderError(
                 f"{self.path} holds another run: {'; '.join(differing)}. Name another folder, or delete this one."
