@@ -39,7 +39,7 @@ from ipg.collectives import Group, find_peers, unreduced
 from ipg.condition import TaskScale, task_scale
 from ipg.gradients import global_norm, set_gradients
 from ipg.paired import DrawsPairs, Pairs, gather_pairs
-from ipg.records import Correction, Report, Terms, plain_report
+from ipg.records import Correction, Report, Spread, Terms, plain_report
 from ipg.watch import CollapseError, NonFiniteError, Watch
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "NonFiniteError",
     "Pairs",
     "Report",
+    "Spread",
     "TaskScale",
     "Terms",
     "task_scale",
@@ -147,6 +148,7 @@ class Guidance:
         self._agreed = self.peers.size == 1
         self._values = torch.zeros(4, dtype=wide, device=parameters[0].device)
         self._margin = torch.tensor(math.nan if relative else number, dtype=wide, device=self._values.device)
+        self.spread = Spread._make(self._values.new_zeros(3))
         self.watch = Watch(self._values.device)
         self.correction = Correction(self._values)
 
@@ -274,6 +276,7 @@ class Guidance:
             members = members + self.jitter * self._margin_or_zero() * noise / math.sqrt(members.shape[-1])
         distances = rationales.pairwise_distances(members)  # (2, n, n)
         self._measure_margin(distances.detach(), different)
+        self._measure_spread(distances.detach(), different)
         align = rationales.alignment(first, second)
         uniform = rationales.uniformity(distances, different, self._margin_or_zero())
         disagree = rationales.share(differ, embedded.dtype)
@@ -367,6 +370,13 @@ class Guidance:
         measured = self._relative * (distances * different).sum() / (2 * different.sum())
         settle = torch.isnan(self._margin) & torch.isfinite(measured) & (measured > 0)
         self._margin.copy_(torch.where(settle, measured, self._margin))
+
+    def _measure_spread(self, distances: Tensor, different: Tensor) -> None:
+        """Note on the device how far apart different labels are, for those who ask whether the margin suits them."""
+        margin, count = self._margin_or_zero(), 2 * different.sum()
+        self.spread.margin.copy_(margin)
+        self.spread.separation.copy_((distances * different).sum() / count.clamp_min(1))
+        self.spread.met.copy_(1 - (different & (distances < margin)).sum() / count.clamp_min(1))
 
     def _margin_or_zero(self) -> Tensor:
         return torch.nan_to_num(self._margin, nan=0.0)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Correction", "Report", "Terms", "plain_report"]
+__all__ = ["Correction", "Report", "Spread", "Terms", "plain_report"]
 
 
 class Terms(NamedTuple):
@@ -48,6 +48,17 @@ class Correction:
     def norm(self) -> Tensor:
         """`‖g_C‖`, over all trainable parameters."""
         return self.values[3]
+
+
+class Spread(NamedTuple):
+    """How the last batch of pairs lies to the margin; every field a scalar tensor, overwritten by the next batch."""
+
+    margin: Tensor
+    """`m`; 0 while a relative one is not measured yet."""
+    separation: Tensor
+    """Mean distance between rationales of different labels; 0 where the batch has one label."""
+    met: Tensor
+    """Share of those distances that reach the margin; 1 where the batch has one label."""
 
 
 class Report(NamedTuple):

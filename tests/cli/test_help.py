@@ -16,7 +16,7 @@ from typer.main import get_command
 from ipg.cli import app
 from ipg.config import PANELS, RunConfig, field_help
 
-VERBS = ["demo", "train", "evaluate", "report", "methods", "data list", "data fetch", "data check"]
+VERBS = ["demo", "train", "evaluate", "doctor", "report", "methods", "data list", "data fetch", "data check"]
 ROOT = get_command(app)
 
 

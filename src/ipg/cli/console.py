@@ -75,7 +75,7 @@ class ConsoleListener(Listener):
         self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
         if row.get("validation", {}).get("predicted_classes") == 1:
             self.console.print(
-                "    every image gets the same class: agreement of pairs means nothing here; warm the rate up or lower it",
+                "    every image gets the same class, so agreement of pairs means nothing: lower the rate",
                 highlight=False,
                 soft_wrap=True,
             )

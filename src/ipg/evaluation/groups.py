@@ -74,7 +74,7 @@ def group_metrics(predictions: Tensor, table: ImageTable) -> dict[str, Any]:
         "group_mean": _mean(groups),
         "worst_group": min(groups, default=None),
         "balanced": _mean(classes),
-        "predicted_classes": len(predictions.unique()),
+        "predicted_classes": len(set(predictions.tolist())),
         "groups": {
             name: {"accuracy": share, "count": count}
             for name, (share, count) in zip(table.group_names, by_group, strict=True)

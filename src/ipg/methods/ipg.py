@@ -66,8 +66,9 @@ class Ipg(Method):
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One iteration of Algorithm 1."""
+        due = self.guide.due
         report = self.guide.step(lambda: self.setup.task_loss(batch), self.setup.pairs)
-        return report._asdict()
+        return report._asdict() | (self.guide.spread._asdict() if due else {})
 
     def check(self) -> None:
         """Raise on a collapse or a non-finite gradient."""

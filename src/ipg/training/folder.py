@@ -1,10 +1,13 @@
-"""The folder of a run: its configuration, its metrics by epoch, one checkpoint, its result, a `done` marker."""
+"""The folder of a run: its configuration, its metrics by epoch, one checkpoint, its result, a `done` marker.
+
+A run that went wrong leaves `failure.json` until it goes on.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ class RunFolder:
         self.config, self.metrics = path / "config.json", path / "metrics.jsonl"
         self.checkpoint, self.model = path / "checkpoint.safetensors", path / "model.safetensors"
         self.result, self.done = path / "result.json", path / "done"
+        self.failure = path / "failure.json"
 
     @contextmanager
     def claim(self, identity: Mapping[str, Mapping[str, Any]], origin: Mapping[str, Any]) -> Iterator[None]:
@@ -56,13 +60,13 @@ class RunFolder:
 
     def _leftovers(self) -> list[Path]:
         """What killed processes have left of files they were writing."""
-        files = (self.config, self.metrics, self.checkpoint, self.model, self.result, self.done)
+        files = (self.config, self.metrics, self.checkpoint, self.model, self.result, self.done, self.failure)
         return [leftover for file in files for leftover in leftovers(file)]
 
     def _check(self, identity: Mapping[str, Mapping[str, Any]]) -> bool:
         """Whether the folder still has to be told which run it holds; FolderError where that is another one."""
         if not self.config.exists():
-            own = {"lock", "report.html", *(leftover.name for leftover in self._leftovers())}
+            own = {"lock", "report.html", self.failure.name, *(leftover.name for leftover in self._leftovers())}
             if strangers := [entry.name for entry in self.path.iterdir() if entry.name not in own]:
                 raise FolderError(
                     f"{self.path} is not empty and not a run folder (it holds {strangers[0]}); name another"
@@ -92,6 +96,15 @@ class RunFolder:
         """Write the checkpoint, then the metrics it stands for."""
         save_checkpoint(self.checkpoint, state)
         write_jsonl(self.metrics, rows)
+
+    def fail(self, error: Exception, *, step: int) -> None:
+        """Leave word of what ended the run; where even that cannot be written, the error itself has to do."""
+        with suppress(OSError):
+            write_json(self.failure, {"kind": type(error).__name__, "message": str(error), "step": step})
+
+    def go_on(self) -> None:
+        """Take back what an earlier attempt said of its end."""
+        self.failure.unlink(missing_ok=True)
 
     def load(self) -> Any | None:
         """The last checkpoint, on the CPU; None where there is none yet."""

@@ -25,10 +25,11 @@ from ipg.collectives import GlobalCrossEntropy
 from ipg.config import RunConfig
 from ipg.data.batches import Batches
 from ipg.data.table import ImageTable
+from ipg.evaluation.batch_norm import batch_norm_gap
 from ipg.evaluation.groups import group_metrics
 from ipg.evaluation.pairs import pair_disagreement
 from ipg.evaluation.selection import select
-from ipg.guidance import NonFiniteError
+from ipg.guidance import CollapseError, NonFiniteError
 from ipg.methods import Method, Setup, method_class
 from ipg.methods.base import option_defaults
 from ipg.pairs.pairset import PairSampler
@@ -203,6 +204,17 @@ class _Run:
     def go(self, request: StopRequest) -> Outcome:
         self._seed()
         self._restore()
+        home = self.home if self.team.leads else None
+        if home is not None:
+            home.go_on()
+        try:
+            return self._go(request)
+        except (CollapseError, NonFiniteError) as error:
+            if home is not None:
+                home.fail(error, step=self.progress.step)
+            raise
+
+    def _go(self, request: StopRequest) -> Outcome:
         for listener in self.listeners:
             listener.started(self.config, step=self.progress.step, total=self.total)
         self._clock = self._last_look = self._last_save = time.perf_counter()
@@ -266,6 +278,10 @@ class _Run:
         row["pair_disagreement"] = pair_disagreement(self.model, self.held_out, autocast=self.autocast)
         trained_on = self.pairs if self.sampler is not None else None
         row["train_pair_disagreement"] = pair_disagreement(self.model, trained_on, autocast=self.autocast)
+        if trained_on is not None and self.config.batch_norm == "train":
+            both = torch.cat([trained_on.first, trained_on.second])
+            gap = batch_norm_gap(self.model, both, self.batches.table.images, autocast=self.autocast)
+            row |= {} if gap is None else {"batch_norm_gap": gap}
         self._tick()
         row["seconds"] = round(self.progress.seconds, 3)
         self.progress.rows.append(row)

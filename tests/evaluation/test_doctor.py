@@ -1,0 +1,356 @@
+"""Each finding on a run made to show it, and silent on healthy ones."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ipg.config import RunConfig
+from ipg.data.table import ImageTable
+from ipg.evaluation.batch_norm import batch_norm_gap
+from ipg.evaluation.doctor import FINDINGS, Finding, RunLog, diagnose, key_numbers
+from ipg.guidance import CollapseError, Guidance, NonFiniteError, Pairs
+from ipg.training import folder as folder_module
+from ipg.training.folder import RunFolder, read_json, read_jsonl
+from ipg.training.loop import train
+from ipg.training.materials import Materials, gather
+
+Change = Callable[[Materials], Materials]
+SMALL = {"epochs": 6, "batch": 32, "pairs": 12, "pair_batch": 12, "held_out_pairs": 20, "every": 1}
+
+
+@pytest.fixture(autouse=True)
+def _quiet(one_thread: None, own_random_state: None) -> None:
+    """One thread and one seed for every test here."""
+
+
+def name_of(check: Callable[..., Any]) -> str:
+    return check.__name__.replace("_", " ").replace("held out", "held-out")
+
+
+def same(materials: Materials) -> Materials:
+    return materials
+
+
+def empty_pairs(materials: Materials) -> Materials:
+    """Training pairs whose members are the same image."""
+    assert materials.pairs is not None
+    return replace(materials, pairs=replace(materials.pairs, second=materials.pairs.first))
+
+
+def marked_pairs(materials: Materials) -> Materials:
+    """Training pairs that are negatives, so that they can be told from all else."""
+    assert materials.pairs is not None
+    return replace(materials, pairs=materials.pairs.map(lambda images: 255 - images))
+
+
+def batch_norm_network(materials: Materials) -> Materials:
+    model = nn.Sequential(
+        nn.Conv2d(2, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
+        nn.Linear(32, 2),
+    )  # fmt: skip
+    return replace(materials, model=model)
+
+
+def headless(materials: Materials) -> Materials:
+    nn.init.zeros_(materials.model.head.weight)  # type: ignore[union-attr, arg-type]
+    return materials
+
+
+@pytest.fixture
+def ran(make_table: Callable[..., ImageTable], tmp_path: Path) -> Callable[..., RunLog]:
+    """Trains a small run in a folder, failure or not, and reads its log back."""
+
+    def run(method: str = "ipg", *, table: Any = None, change: Change = same, **settings: Any) -> RunLog:
+        config = RunConfig(method=method, device="cpu", **SMALL | {"learning_rate": 0.01} | settings)
+        given = change(gather(config, table=make_table() if table is None else table))
+        home = RunFolder(tmp_path / "run")
+        try:
+            train(config, given, folder=home.path)
+        except (CollapseError, NonFiniteError):
+            assert not home.done.exists()
+        rows = read_jsonl(home.metrics) if home.metrics.exists() else []
+        return RunLog(
+            read_json(home.config)["config"], rows, read_json(home.failure) if home.failure.exists() else None
+        )
+
+    return run
+
+
+@pytest.fixture
+def shortcut(make_table: Callable[..., ImageTable]) -> ImageTable:
+    """Colour and label always agree."""
+    return make_table(agreement=1.0)
+
+
+def found(log: RunLog) -> dict[str, Finding]:
+    return {finding.name: finding for finding in diagnose(log)}
+
+
+# -- healthy ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("ipg", {}),
+        ("ipg", {"every": 4}),
+        ("ipg", {"margin": "2x"}),
+        ("ipg", {"change": batch_norm_network, "learning_rate": 0.03, "epochs": 10}),
+        ("continuous", {}),
+        ("joint", {}),
+        ("joint", {"options": {"order": "sum", "loss": "corrective"}}),
+        ("erm", {}),
+    ],
+)
+def test_healthy_runs_are_found_so(ran: Callable[..., RunLog], method: str, settings: dict[str, Any]) -> None:
+    log = ran(method, **settings)
+    assert diagnose(log) == []
+    numbers = key_numbers(log)
+    assert numbers["epochs"] == len(log.rows)
+    assert numbers["validation"] == log.rows[-1]["validation"]["average"] > 0.9
+    assert (numbers["train_pair_disagreement"] is None) == (method == "erm")
+    assert ("batch_norm_gap" in log.rows[-1]) == (settings.get("change") is batch_norm_network)
+
+
+def test_a_log_without_rows_says_nothing() -> None:
+    assert diagnose(RunLog({"method": "ipg"})) == []
+    assert key_numbers(RunLog({}))["epochs"] == 0
+
+
+# -- runs made to show a finding -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "severity", "says", "settings"),
+    [
+        ("one class predicted", "error", "after epoch 6", {"margin": "0.01x"}),
+        ("task gradient scaled to nothing", "error", r"by \d\.\de-05 on average.* from 0\.72 to 0\.68",
+         {"optimizer": "sgd", "alpha": 1e-4}),
+        ("clip on most steps", "note", r"on (6|7|8|9)\d\.\d % of the steps", {"tau": 1.0}),
+        ("disagreement never falls", "warning", r"25\.0 % .* 25\.0 %", {"learning_rate": 1e-7}),
+        ("margin never met", "warning", r"At most 0\.0 % .* margin of 1e\+03", {"margin": "1000"}),
+        ("margin far above scale", "warning", r"0\.5\d* apart .* the margin is 1e\+03", {"margin": "1000"}),
+        ("margin always met", "warning", r"margin of 0\.0219 .* from 0\.298 to 0\.102", {"margin": "0.05x"}),
+        ("margin far below scale", "warning", r"0\.298 apart .* 68 times the margin of 0\.00438", {"margin": "0.01x"}),
+        ("held-out pairs absent", "note", "no held-out pairs", {"held_out_pairs": 0}),
+        ("floor on most steps", "warning", r"On 100\.0 % of the steps .*\(0\.001\)",
+         {"tau": 1.0, "margin": "0", "optimizer": "sgd", "change": empty_pairs}),
+        ("batch norm drifts", "warning", r"lie \d+\.\d standard deviations apart",
+         {"change": lambda given: marked_pairs(batch_norm_network(given))}),
+        ("loss not finite", "error", r"by iteration \d+", {"optimizer": "sgd", "learning_rate": 1e30}),
+        ("representation collapsed", "error", r"by iteration \d+", {"margin": "0.1", "change": headless}),
+    ],
+)  # fmt: skip
+def test_a_run_made_to_show_it(
+    ran: Callable[..., RunLog], name: str, severity: str, says: str, settings: dict[str, Any]
+) -> None:
+    findings = found(ran(**settings))
+    assert name in findings, list(findings)
+    assert findings[name].severity == severity
+    assert re.search(says, findings[name].meaning), findings[name].meaning
+
+
+def test_a_task_that_cannot_be_learnt(ran: Callable[..., RunLog], make_table: Callable[..., ImageTable]) -> None:
+    table = make_table()
+    coins = torch.randint(0, 2, (len(table),), generator=torch.Generator().manual_seed(1))
+    findings = found(ran(table=replace(table, label=coins), epochs=3))
+    assert list(findings) == ["validation at chance"]
+    assert "on 40 validation images" in findings["validation at chance"].meaning
+    assert "guessing gives 50.0 %" in findings["validation at chance"].meaning
+
+
+def test_plain_training_on_a_shortcut(ran: Callable[..., RunLog], shortcut: ImageTable) -> None:
+    findings = found(ran("erm", table=shortcut))
+    assert list(findings) == ["shortcut in use"]
+    assert "--method ipg" in findings["shortcut in use"].remedy
+
+
+def test_pairs_that_are_learnt_by_heart(ran: Callable[..., RunLog], shortcut: ImageTable) -> None:
+    """Negatives of pairs teach a network to ignore colour in negatives."""
+    log = ran("joint", table=shortcut, change=marked_pairs, epochs=12)
+    assert list(found(log)) == ["pairs memorised"]
+    assert log.rows[-1]["train_pair_disagreement"] <= 0.02 < 0.1 <= log.rows[-1]["pair_disagreement"]
+    assert "--pairs, now 12" in found(log)["pairs memorised"].remedy
+
+
+# -- on hand-made rows -----------------------------------------------------------------------------------------------
+
+
+def rows(**changes: Any) -> list[dict[str, Any]]:
+    """Three epochs of a run where all is well; `changes` give a value for the last or all epochs."""
+    steps = {"task_loss": [0.6, 0.3, 0.1], "alignment": 0.1, "uniformity": 0.01, "disagreement": [0.3, 0.1, 0.0],
+             "scale": 0.04, "clipped": 0.0, "floored": 0.0, "margin": 0.15, "separation": [0.3, 0.4, 0.5],
+             "met": 0.95}  # fmt: skip
+    ends = {"pair_disagreement": [0.3, 0.1, 0.01], "train_pair_disagreement": [0.2, 0.05, 0.0], "validation": None}
+
+    def at(values: dict[str, Any], epoch: int) -> dict[str, Any]:
+        picked = {key: changes.get(key, value) for key, value in values.items()}
+        return {key: value[epoch] if isinstance(value, list) else value for key, value in picked.items()}
+
+    return [{"epoch": e + 1, "train": at(steps, e), **at(ends, e)} for e in range(3)]
+
+
+def validation(balanced: float, predicted: int = 2, classes: int = 2, images: int = 1000) -> dict[str, Any]:
+    groups = {f"class {k}, large, {a}": {"accuracy": 0.5, "count": images // (2 * classes)}
+              for k in range(classes) for a in "ab"}  # fmt: skip
+    return {"average": balanced, "balanced": balanced, "predicted_classes": predicted, "groups": groups}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"validation": validation(0.9)}, []),
+        ({"validation": validation(0.52)}, ["validation at chance"]),
+        ({"validation": validation(0.54)}, []),
+        ({"validation": validation(0.10)}, []),  # a shortcut that is reversed there
+        ({"validation": validation(0.5, classes=4)}, []),
+        ({"validation": validation(0.26, classes=4)}, ["validation at chance"]),
+        ({"validation": validation(0.5, predicted=1)}, ["one class predicted"]),
+        ({"pair_disagreement": 0.3}, ["pairs memorised"]),
+        ({"pair_disagreement": 0.09}, []),
+        ({"pair_disagreement": 0.3, "train_pair_disagreement": 0.1}, ["shortcut in use"]),
+        ({"pair_disagreement": 0.3, "train_pair_disagreement": [0.3, 0.32, 0.29]}, ["disagreement never falls"]),
+        ({"pair_disagreement": None}, ["held-out pairs absent"]),
+        ({"scale": 1e-4}, []),  # the loss falls
+        ({"scale": 1e-4, "task_loss": 0.6}, ["task gradient scaled to nothing"]),
+        ({"scale": 0.1, "task_loss": 0.6}, []),
+        ({"clipped": [0.3, 0.8, 0.9]}, ["clip on most steps"]),
+        ({"clipped": [0.3, 0.3, 0.9]}, []),
+        ({"clipped": 0.9, "floored": [0.3, 0.8, 0.9]}, ["floor on most steps"]),
+        ({"met": [0.0, 0.0, 0.01], "uniformity": 0.07}, ["margin never met"]),
+        ({"met": [0.0, 0.0, 0.1]}, []),
+        ({"met": 0.0, "margin": 0.0, "uniformity": 0.0}, []),
+        ({"met": 1.0, "separation": [0.9, 0.6, 0.3]}, []),  # the loss falls
+        ({"met": 1.0, "separation": [0.9, 0.6, 0.3], "task_loss": 0.6}, ["margin always met"]),
+        ({"separation": 5.0}, ["margin far below scale"]),
+        ({"separation": [4.0, 5.0, 6.0]}, []),
+        ({"separation": [0.02, 0.1, 0.2]}, ["margin far above scale"]),
+        ({"separation": 0.0, "met": 1.0, "uniformity": 0.0}, []),  # pairs of one label
+        ({"separation": [0.1, 1e-5, 1e-6], "alignment": 1e-6, "uniformity": 0.07}, ["representation collapsed"]),
+        ({"task_loss": [0.6, 0.5, math.nan]}, ["loss not finite"]),
+    ],
+)  # fmt: skip
+def test_where_the_limits_are(changes: dict[str, Any], expected: list[str]) -> None:
+    assert list(found(RunLog({"method": "ipg"}, rows(**changes)))) == expected
+
+
+def test_batch_norm_limits() -> None:
+    for gap, names in ((0.9, []), (1.1, ["batch norm drifts"])):
+        assert list(found(RunLog({}, [row | {"batch_norm_gap": gap} for row in rows()]))) == names
+
+
+def test_one_epoch_is_too_few_to_say_that_nothing_moves() -> None:
+    assert list(found(RunLog({}, rows(scale=1e-4, met=1.0, task_loss=0.6, pair_disagreement=0.0)[:1]))) == []
+
+
+def test_the_worst_comes_first() -> None:
+    log = RunLog({}, rows(pair_disagreement=None, separation=5.0, scale=1e-4, task_loss=0.6))
+    assert [finding.severity for finding in diagnose(log)] == ["error", "warning", "note"]
+
+
+def test_names_are_those_of_the_functions_and_of_the_page(repo_root: Path) -> None:
+    page = (repo_root / "docs" / "doctor.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \*\*(.+?)\*\* \|", page, re.MULTILINE)
+    assert listed == [name_of(check) for check in FINDINGS]
+    assert len(set(listed)) == len(FINDINGS)
+    for check in FINDINGS:
+        assert f'"{name_of(check)}"' in Path(check.__code__.co_filename).read_text(encoding="utf-8")
+
+
+# -- what a failed run leaves ----------------------------------------------------------------------------------------
+
+
+def test_a_failure_is_recorded_and_taken_back_when_the_run_goes_on(
+    make_table: Callable[..., ImageTable], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RunConfig(device="cpu", **SMALL)
+    home = RunFolder(tmp_path / "run")
+    healthy = RunFolder.save
+
+    def poisoned(self: RunFolder, state: Any, rows: Any) -> None:
+        healthy(self, state, rows)
+        if len(rows) == 2:
+            raise NonFiniteError("by chance")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save", poisoned)
+        with pytest.raises(NonFiniteError):
+            train(config, gather(config, table=make_table()), folder=home.path)
+    assert read_json(home.failure) == {"kind": "NonFiniteError", "message": "by chance", "step": 8}
+    train(config, gather(config, table=make_table()), folder=home.path)
+    assert not home.failure.exists()
+    assert home.done.exists()
+
+
+def test_a_failure_that_cannot_be_written_does_not_hide_the_error(
+    make_table: Callable[..., ImageTable], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, value: Any) -> Path:
+        if path.name == "failure.json":
+            raise OSError(28, "No space left on device", str(path))
+        path.write_text(json.dumps(value), encoding="utf-8")
+        return path
+
+    monkeypatch.setattr(folder_module, "write_json", full)
+    config = RunConfig(device="cpu", **SMALL | {"optimizer": "sgd", "learning_rate": 1e30})
+    with pytest.raises(NonFiniteError):
+        train(config, gather(config, table=make_table()), folder=tmp_path / "run")
+
+
+def test_a_folder_with_nothing_but_a_failure_is_taken(tmp_path: Path) -> None:
+    home = RunFolder(tmp_path)
+    home.fail(CollapseError("flat"), step=3)
+    with home.claim({"config": {}, "data": {}}, {}):
+        assert home.config.exists()
+
+
+# -- how the pairs lie to the margin ---------------------------------------------------------------------------------
+
+
+def test_the_spread_by_hand() -> None:
+    """Features 0, 3 and 1, 5 of labels 0, 0, 1, 1, a head of norm 2 a feature: distances 2, 10, 4, 4 over labels."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2, bias=False))
+    nn.init.constant_(model[1].weight, math.sqrt(2))  # type: ignore[arg-type]
+    guide = Guidance(model, torch.optim.SGD(model.parameters(), lr=0.1), margin=3.5)
+    images = torch.tensor([0.0, 3.0, 1.0, 5.0])[:, None]
+    guide.terms(Pairs(images, images, torch.tensor([0, 0, 1, 1])))
+    assert [float(value) for value in guide.spread] == pytest.approx([3.5, 5.0, 0.75])
+    guide.terms(Pairs(images, images, torch.zeros(4, dtype=torch.long)))
+    assert [float(value) for value in guide.spread] == pytest.approx([3.5, 0.0, 1.0])
+    assert not any(value.requires_grad for value in guide.spread)
+
+
+# -- the gap between pair and task images ----------------------------------------------------------------------------
+
+
+def test_the_gap_by_hand() -> None:
+    """Channel means 0 and 51/255 against 102/255 and 51/255, standard deviations 51/255 and 0.1: √(2² / 2)."""
+    model = nn.Sequential(nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 2)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    task = torch.zeros(4, 2, 2, 2, dtype=torch.uint8)
+    task[::2, 0], task[1::2, 0] = 51, 153
+    task[::2, 1], task[1::2, 1] = 0, 102
+    pairs = torch.zeros(3, 2, 2, 2, dtype=torch.uint8)
+    pairs[:, 1] = 51
+    assert batch_norm_gap(model, pairs, task) == pytest.approx(math.sqrt(2), rel=1e-6)
+    assert batch_norm_gap(model, task, task) == 0
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model[0].training
+    assert not model[0]._forward_pre_hooks
+
+
+def test_no_gap_without_batch_norm_or_images() -> None:
+    images = torch.zeros(3, 2, 2, 2, dtype=torch.uint8)
+    assert batch_norm_gap(nn.Sequential(nn.Flatten(), nn.Linear(8, 2)), images, images) is None
+    assert batch_norm_gap(nn.Sequential(nn.BatchNorm2d(2)), images[:0], images) is None
