@@ -139,7 +139,7 @@ def test_make_demo_installs_and_runs_ipg_demo(tmp_path: Path) -> None:
     """On a fresh copy `make demo` makes the environment, installs the project and runs the demo."""
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
-    dry = ["make", "--dry-run", f"PYTHON={sys.executable}", "demo"]
+    dry = ["make", "--no-print-directory", "--dry-run", f"PYTHON={sys.executable}", "demo"]
     done = subprocess.run(dry, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     steps = done.stdout.splitlines()
