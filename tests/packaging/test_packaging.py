@@ -71,9 +71,10 @@ def test_the_sdist_carries_what_its_tests_need(dist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     expected = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "src/ipg/__init__.py"}
-    expected |= {"tests/conftest.py", "tests/permitted_skips.txt", "examples/toy.py"}
+    expected |= {"tests/conftest.py", "tests/permitted_skips.txt", "examples/toy.py", "benchmarks/run.py", "Makefile"}
+    expected |= {"tools/embed_fashion.py", "results/README.md", "docs/overview.svg"}
     assert expected <= names
-    assert not [name for name in names if name.startswith((".venv", "results"))]
+    assert not [name for name in names if name.startswith((".venv", "runs", "ipg-demo"))]
 
 
 @pytest.mark.slow
@@ -87,7 +88,8 @@ def test_the_installed_package_is_the_wheels(installed: Path, tmp_path: Path) ->
 @pytest.mark.slow
 def test_the_installed_command_explains_itself(installed: Path, tmp_path: Path) -> None:
     assert "demo" in run(installed / "ipg", "--help", cwd=tmp_path)
-    assert "--epochs" in run(installed / "ipg", "demo", "--help", cwd=tmp_path)
+    for verb in ("demo", "train", "evaluate", "report", "doctor", "methods", "data"):
+        assert f"Usage: ipg {verb}" in run(installed / "ipg", verb, "--help", cwd=tmp_path)
     assert "demo" in run(installed / "python", "-m", "ipg", "--help", cwd=tmp_path)
 
 
