@@ -294,7 +294,7 @@ def margin_never_met(log: RunLog) -> Finding | None:
         "warning",
         f"At most {_percent(max(met))} of the distances between labels ever reached the margin of {margins[-1]:.3g} "
         f"(their mean is {log.of_steps('separation')[-1]:.3g}): corrections push apart and hardly align.",
-        f"Lower the margin (now {log.config.get('margin')}): 0.5x to 0.85x suits most networks.",
+        f"Lower the margin (now {log.config.get('margin')}), e.g. to 0.5x.",
     )
 
 
@@ -311,7 +311,7 @@ def margin_always_met(log: RunLog) -> Finding | None:
         f"All distances between labels exceeded the margin of {margins[-1]:.3g} at every step (their mean went from "
         f"{separations[0]:.3g} to {separations[-1]:.3g}): nothing kept corrections from shrinking all features, and "
         f"the task loss does not fall.",
-        f"Raise the margin (now {log.config.get('margin')}): 0.5x to 0.85x suits most networks.",
+        f"Raise the margin (now {log.config.get('margin')}), e.g. to 0.5x.",
     )
 
 

@@ -5,7 +5,8 @@
         evaluate, keep the epoch if the selection rule says so, save
 
 The state after a step is a function of the configuration and the step alone: the order of an epoch comes from the
-seed, everything else that is random has its state in the checkpoint. So a killed run ends with the same bits.
+seed, everything else that is random has its state in the checkpoint. So a killed run ends with the same bits, on
+a CPU; on a GPU only deterministic kernels can promise it.
 """
 
 from __future__ import annotations
