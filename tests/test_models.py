@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ipg.models import MODELS, build_model
+from ipg.models import MODELS, FirstConv2d, build_model
 from ipg.rationale import find_head
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state")
@@ -35,7 +35,8 @@ def test_mnist_cnn_is_domainbeds() -> None:
 def test_layers_of_mnist_cnn() -> None:
     layers = list(build_model("mnist_cnn", channels=2, classes=2).modules())
     kinds = [type(layer) for layer in layers if not list(layer.children())]
-    assert kinds == [nn.Conv2d, nn.ReLU, nn.GroupNorm] * 4 + [nn.Linear]
+    convolution = [nn.Conv2d, nn.ReLU, nn.GroupNorm]
+    assert kinds == [FirstConv2d, *convolution[1:]] + convolution * 3 + [nn.Linear]
     convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
     assert [layer.stride for layer in convolutions] == [(1, 1), (2, 2), (1, 1), (1, 1)]
     assert [layer.out_channels for layer in convolutions] == [64, 128, 128, 128]

@@ -97,8 +97,11 @@ class RunConfig:
     """Seed of everything random."""
     device: str = "auto"
     """auto, cpu, cuda or mps."""
-    precision: str = "fp32"
-    """fp32, tf32 (fp32 with TF32 matrix products) or bf16 (autocast)."""
+    precision: str = "auto"
+    """fp32, tf32 (fp32 with TF32 matrix products) or bf16 (autocast); auto is bf16 on GPUs that have it, else fp32."""
+    engine: str = "auto"
+    """How iterations run on a GPU: eager, captured (a CUDA graph each) or compiled (the same over a compiled network,
+    a minute more before the first iteration); auto is captured, and eager elsewhere."""
     deterministic: bool = False
     """On a GPU: only deterministic kernels, so that a resumed run ends with the same bits."""
 
@@ -155,7 +158,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "distance": ("rationale", "features", "logits"),
     "selection": ("last", "training_environments", "worst_group", "pairs"),
     "device": ("auto", "cpu", "cuda", "mps"),
-    "precision": ("fp32", "tf32", "bf16"),
+    "precision": ("auto", "fp32", "tf32", "bf16"),
+    "engine": ("auto", "eager", "captured", "compiled"),
 }
 """Fields with a fixed set of values."""
 
@@ -188,7 +192,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "epochs", "batch", "learning_rate", "schedule", "warmup", "optimizer", "weight_decay", "class_weighted",
         "selection", "seed",
     ),
-    "Machine": ("device", "precision", "deterministic"),
+    "Machine": ("device", "precision", "engine", "deterministic"),
 }  # fmt: skip
 """The fields in the groups that `--help` shows them in."""
 

@@ -36,11 +36,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 import ipg.rationale as rationales
 from ipg.collectives import Group, find_peers, unreduced
+from ipg.comparison import Comparison, compare, compiled, is_compiled
 from ipg.condition import TaskScale, task_scale
 from ipg.gradients import global_norm, set_gradients
 from ipg.paired import DrawsPairs, Pairs, gather_pairs
 from ipg.records import Correction, Report, Spread, Terms, plain_report
-from ipg.watch import CollapseError, NonFiniteError, Watch
+from ipg.watch import CollapseError, NonFiniteError, Watch, count_collapse, count_norm
 
 __all__ = [
     "CollapseError",
@@ -145,10 +146,11 @@ class Guidance:
             raise ValueError("the optimizer holds no trainable parameter")
         wide = torch.float64 if parameters[0].dtype == torch.float64 else torch.float32
         self.iteration = 0
+        self._compiled = is_compiled(model) and parameters[0].device.type == "cuda"
         self._agreed = self.peers.size == 1
         self._values = torch.zeros(4, dtype=wide, device=parameters[0].device)
         self._margin = torch.tensor(math.nan if relative else number, dtype=wide, device=self._values.device)
-        self.spread = Spread._make(self._values.new_zeros(3))
+        self._spread = self._values.new_zeros(3)
         self.watch = Watch(self._values.device)
         self.correction = Correction(self._values)
 
@@ -161,6 +163,11 @@ class Guidance:
     def margin(self) -> Tensor:
         """The margin in force, a scalar on the device; NaN while a relative one is not measured yet."""
         return self._margin
+
+    @property
+    def spread(self) -> Spread:
+        """How the last batch of pairs lies to the margin."""
+        return Spread._make(self._spread)
 
     def parameters(self) -> list[Tensor]:
         """The trainable parameters of the optimizer: those that both updates move and both norms count."""
@@ -214,7 +221,7 @@ class Guidance:
                 "optimizer.zero_grad(set_to_none=True)"
             )
         self.iteration += 1
-        self.watch.iteration += 1
+        self.watch.counters[0] += 1
         if due:
             self._correct(pairs if isinstance(pairs, Pairs) else pairs.draw())
         return self.correction
@@ -231,7 +238,7 @@ class Guidance:
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         norm = global_norm(gradients)
-        outcome = task_scale(
+        outcome: TaskScale = self._run(task_scale)(
             norm,
             correction.norm,
             correction.disagreement,
@@ -241,7 +248,7 @@ class Guidance:
             strict=self.strict,
         )
         torch._foreach_mul_(gradients, outcome.scale)
-        self.watch.norm(norm)
+        self._run(count_norm)(self.watch.counters, norm)
         loss = torch.full_like(norm, math.nan) if task_loss is None else task_loss
         return Report._make([loss, *correction.values.clone(), norm, *outcome])
 
@@ -267,23 +274,19 @@ class Guidance:
         label = pairs.label
         if self.peers.size > 1:
             embedded, label, differ = gather_pairs(pairs, embedded, differ, self.peers)
-        first, second = embedded.chunk(2)  # from here on n is the number of pairs in the whole batch
-        different = label[:, None] != label  # (n, n)
-        members = torch.stack([first, second])  # (2, n, D)
+        noise = None
         if self.jitter:
-            noise = torch.randn(members.shape, generator=self.generator, device=members.device, dtype=members.dtype)
+            shape = (2, len(label), embedded.shape[1])
+            noise = torch.randn(shape, generator=self.generator, device=embedded.device, dtype=embedded.dtype)
             self.peers.broadcast_(noise)
-            members = members + self.jitter * self._margin_or_zero() * noise / math.sqrt(members.shape[-1])
-        distances = rationales.pairwise_distances(members)  # (2, n, n)
-        self._measure_margin(distances.detach(), different)
-        self._measure_spread(distances.detach(), different)
-        align = rationales.alignment(first, second)
-        uniform = rationales.uniformity(distances, different, self._margin_or_zero())
-        disagree = rationales.share(differ, embedded.dtype)
+        found: Comparison = self._run(compare)(
+            embedded, label, differ, self._margin.clone(), relative=self._relative, jitter=self.jitter, noise=noise
+        )
+        self._run(_note_pairs)(self._margin, self._spread, self.watch.counters, found)
+        align = found.alignment
         if self.peers.sharded:
             align = align + 0 * logits.sum()  # FSDP's backward pass begins where gradients enter the model's output
-        self.watch.pairs(align.detach(), uniform.detach(), different, embedded.detach(), self._margin_or_zero())
-        return Terms(align, uniform, disagree)
+        return Terms(align, found.uniformity, found.disagreement)
 
     def _correct(self, pairs: Pairs) -> None:
         """Lines 1 to 10 of Algorithm 1; nothing here asks the device for a value."""
@@ -298,9 +301,7 @@ class Guidance:
         self._update()
         self.optimizer.zero_grad()
         torch.clear_autocast_cache()  # inside the caller's autocast the task batch would meet the weights of before
-        fresh = torch.stack([*(term.detach() for term in terms), norm]).to(self._values.dtype)
-        self._values.copy_(torch.where(torch.isfinite(norm), fresh, self._values))
-        self.watch.norm(norm)
+        self._run(_note_correction)(self._values, self.watch.counters, [term.detach() for term in terms], norm)
 
     def _gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
         if not loss.requires_grad:
@@ -363,23 +364,9 @@ class Guidance:
 
     # -- margin, modes, precision, state ---------------------------------------------------------------------------
 
-    def _measure_margin(self, distances: Tensor, different: Tensor) -> None:
-        """Turn a relative margin into a number at the first batch that has images of different labels."""
-        if self._relative is None:
-            return
-        measured = self._relative * (distances * different).sum() / (2 * different.sum())
-        settle = torch.isnan(self._margin) & torch.isfinite(measured) & (measured > 0)
-        self._margin.copy_(torch.where(settle, measured, self._margin))
-
-    def _measure_spread(self, distances: Tensor, different: Tensor) -> None:
-        """Note on the device how far apart different labels are, for those who ask whether the margin suits them."""
-        margin, count = self._margin_or_zero(), 2 * different.sum()
-        self.spread.margin.copy_(margin)
-        self.spread.separation.copy_((distances * different).sum() / count.clamp_min(1))
-        self.spread.met.copy_(1 - (different & (distances < margin)).sum() / count.clamp_min(1))
-
-    def _margin_or_zero(self) -> Tensor:
-        return torch.nan_to_num(self._margin, nan=0.0)
+    def _run(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, compiled where the model is."""
+        return compiled(function) if self._compiled else function
 
     def _hold_batch_norm(self) -> None:
         if self.batch_norm == "eval":
@@ -435,6 +422,20 @@ _EMBEDDINGS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "features": lambda features, logits, weight: rationales.full_precision(features),
     "logits": lambda features, logits, weight: rationales.full_precision(logits),
 }
+
+
+def _note_pairs(margin: Tensor, spread: Tensor, counters: Tensor, found: Comparison) -> None:
+    """Keep on the device what a batch of pairs has shown."""
+    margin.copy_(found.margin)
+    spread.copy_(found.spread)
+    count_collapse(counters, found.collapsed)
+
+
+def _note_correction(values: Tensor, counters: Tensor, terms: Sequence[Tensor], norm: Tensor) -> None:
+    """Keep a correction on the device, the last one where this one's gradient is not finite."""
+    fresh = torch.stack([*terms, norm]).to(values.dtype)
+    values.copy_(torch.where(torch.isfinite(norm), fresh, values))
+    count_norm(counters, norm)
 
 
 def _parse_margin(margin: float | str) -> tuple[float, bool]:

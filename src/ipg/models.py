@@ -9,9 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 __all__ = ["MODELS", "ConvNet", "build_model"]
+
+
+class FirstConv2d(nn.Conv2d):
+    """A first convolution whose few input channels are filled up with zeros where tensor cores want eight.
+
+    The sums are the same; on a GPU in half precision they are done in a fraction of the time.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The convolution of `images` (B, C, H, W)."""
+        if not (images.is_cuda and torch.is_autocast_enabled("cuda")):
+            return super().forward(images)
+        fill = (0, 0, 0, 0, 0, -self.in_channels % 8)
+        images, weight = F.pad(images, fill), F.pad(self.weight, fill)
+        return F.conv2d(images, weight, self.bias, self.stride, self.padding)
 
 
 class ConvNet(nn.Module):
@@ -21,7 +38,8 @@ class ConvNet(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         for (before, after), stride in zip(pairwise([channels, *widths]), strides, strict=True):
-            layers += [nn.Conv2d(before, after, 3, stride=stride, padding=1), nn.ReLU(), nn.GroupNorm(8, after)]
+            kind = nn.Conv2d if layers else FirstConv2d
+            layers += [kind(before, after, 3, stride=stride, padding=1), nn.ReLU(), nn.GroupNorm(8, after)]
         self.body = nn.Sequential(*layers)
         self.head = nn.Linear(widths[-1], classes)
 

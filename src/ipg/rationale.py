@@ -181,8 +181,13 @@ def pairwise_distances(embedded: Tensor) -> Tensor:
     """All distances inside each of the sets stacked in `embedded` (…, n, D), as (…, n, n).
 
     The matrix-product form of `cdist` loses small distances to cancellation (0.0153 for a true 0.0045), and
-    `sqrt(sum of squares)` has no gradient at 0; this form has neither fault.
+    `sqrt(sum of squares)` has no gradient at 0; this form has neither fault. Compiled, the differences are never in
+    memory, forward or backward; as written, the backward pass of `cdist` needs a temporary of n² D numbers.
     """
+    if torch.compiler.is_compiling():
+        differences = embedded.unsqueeze(-2) - embedded.unsqueeze(-3)  # (…, n, n, D), fused away
+        distances: Tensor = torch.linalg.vector_norm(differences, dim=-1)
+        return distances
     return torch.cdist(embedded, embedded, compute_mode="donot_use_mm_for_euclid_dist")
 
 

@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["COLLAPSE_PATIENCE", "COLLAPSE_TOLERANCE", "CollapseError", "NonFiniteError", "Watch"]
+__all__ = ["COLLAPSE_PATIENCE", "CollapseError", "NonFiniteError", "Watch", "count_collapse", "count_norm"]
 
-COLLAPSE_TOLERANCE = 1e-3
-"""How near alignment must come to 0, and uniformity to its maximum, in units of the margin, to count as collapsed."""
 COLLAPSE_PATIENCE = 20
 """How many corrections in a row must find a collapse before `Watch.check` raises."""
 
@@ -32,39 +30,31 @@ class Watch:
     """Counters on the device; only `check` waits for it."""
 
     def __init__(self, device: torch.device) -> None:
-        self.iteration = torch.zeros((), dtype=torch.long, device=device)
-        self.first_non_finite = torch.full_like(self.iteration, -1)
-        self.non_finite = torch.zeros_like(self.iteration)
-        self.collapsed = torch.zeros_like(self.iteration)
+        self.counters = torch.tensor([0, -1, 0, 0], device=device)
 
-    def norm(self, norm: Tensor) -> None:
-        """Count a gradient that is not finite, and remember the first iteration that had one."""
-        bad = ~torch.isfinite(norm)
-        is_first = bad & (self.first_non_finite < 0)
-        self.first_non_finite.copy_(torch.where(is_first, self.iteration, self.first_non_finite))
-        self.non_finite += bad
+    @property
+    def iteration(self) -> Tensor:
+        """Iterations so far."""
+        return self.counters[0]
 
-    def pairs(self, align: Tensor, uniform: Tensor, different: Tensor, embedded: Tensor, margin: Tensor) -> None:
-        """Count the corrections in a row at which images of different labels stand on one point.
+    @property
+    def first_non_finite(self) -> Tensor:
+        """The first iteration with a gradient that was not finite; -1 while there is none."""
+        return self.counters[1]
 
-        Args:
-            align: `L_A`.
-            uniform: `L_U`.
-            different: whether labels i and j differ, (n, n).
-            embedded: what is compared, of both members, (2n, D).
-            margin: m.
-        """
-        worst = different.float().mean() * margin  # L_U when every distance is 0
-        hinged = (margin > 0) & (uniform >= (1 - COLLAPSE_TOLERANCE) * worst) & (align <= COLLAPSE_TOLERANCE * margin)
-        centre = embedded.mean(dim=0)
-        spread = torch.linalg.vector_norm(embedded - centre, dim=1).max()
-        flat = spread <= 1e-6 * torch.linalg.vector_norm(centre)
-        collapsed = (hinged | flat) & different.any()
-        self.collapsed.copy_(torch.where(collapsed, self.collapsed + 1, 0))
+    @property
+    def non_finite(self) -> Tensor:
+        """How many gradients were not finite."""
+        return self.counters[2]
+
+    @property
+    def collapsed(self) -> Tensor:
+        """How many corrections in a row have found a collapse."""
+        return self.counters[3]
 
     def check(self, *, skips: bool) -> None:
         """Raise `NonFiniteError` or `CollapseError` if training has gone wrong; `skips` when a GradScaler skips."""
-        first, count, collapsed = torch.stack([self.first_non_finite, self.non_finite, self.collapsed]).tolist()
+        _, first, count, collapsed = self.counters.tolist()
         if count and not skips:
             raise NonFiniteError(
                 f"NaN or infinite gradient at iteration {first}. Likely causes: a NaN in the images, a learning rate "
@@ -79,9 +69,20 @@ class Watch:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The counters."""
-        return {name: counter.clone() for name, counter in vars(self).items()}
+        return {"counters": self.counters.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`, in place."""
-        for name, counter in vars(self).items():
-            counter.copy_(state[name])
+        self.counters.copy_(state["counters"])
+
+
+def count_norm(counters: Tensor, norm: Tensor) -> None:
+    """Count a gradient that is not finite, and remember the first iteration that had one; in place."""
+    bad = ~torch.isfinite(norm)
+    first = torch.where(bad & (counters[1] < 0), counters[0], counters[1])
+    counters.copy_(torch.stack([counters[0], first, counters[2] + bad, counters[3]]))
+
+
+def count_collapse(counters: Tensor, collapsed: Tensor) -> None:
+    """Count the corrections in a row that find images of different labels on one point; in place."""
+    counters[3] = torch.where(collapsed, counters[3] + 1, 0)

@@ -155,7 +155,7 @@ def test_out_of_memory(refused, bars: list[str], error: Exception, monkeypatch) 
     def fail(*arguments: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr("ipg.training.loop._Run.go", fail)
+    monkeypatch.setattr("ipg.training.loop.Training.go", fail)
     refused("train", *bars, says=("out of memory", "--batch"))
 
 
@@ -351,7 +351,7 @@ def test_a_bug_keeps_its_traceback(ipg, bars: list[str], monkeypatch) -> None:
     def fail(*arguments: object, **options: object) -> None:
         raise RuntimeError("shapes cannot be multiplied")
 
-    monkeypatch.setattr("ipg.training.loop._Run.go", fail)
+    monkeypatch.setattr("ipg.training.loop.Training.go", fail)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         ipg("train", *bars)
 

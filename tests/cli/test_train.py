@@ -18,13 +18,13 @@ def config_of(folder: Path) -> dict:
 
 def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the next run be asked to stop at that step, as a signal would."""
-    between = loop._Run._between_steps
+    between = loop.Training._between_steps
 
     def ask(self, request) -> None:
         request.made = request.made or self.progress.step == steps
         between(self, request)
 
-    monkeypatch.setattr(loop._Run, "_between_steps", ask)
+    monkeypatch.setattr(loop.Training, "_between_steps", ask)
 
 
 def test_training_on_the_embedded_images_leaves_a_whole_folder(embedded_runs: Path) -> None:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ipg.comparison import _collapsed
 from ipg.guidance import CollapseError, Guidance, NonFiniteError, Pairs, task_scale
-from ipg.watch import COLLAPSE_PATIENCE
+from ipg.watch import COLLAPSE_PATIENCE, count_collapse
 
 EXACT = {"atol": 1e-10, "rtol": 1e-10}
 
@@ -851,7 +852,7 @@ def test_aligned_members_without_a_margin_have_not_collapsed(toys: ModuleType) -
     guide = Guidance(model, build(toys, model), margin=0.0)
     zero, different = torch.zeros((), dtype=torch.float64), ~torch.eye(4, dtype=torch.bool)
     for _ in range(COLLAPSE_PATIENCE):
-        guide.watch.pairs(zero, zero, different, torch.randn(8, 5), guide.margin)
+        count_collapse(guide.watch.counters, _collapsed(zero, zero, different, torch.randn(8, 5), guide.margin))
     guide.check()
 
 

@@ -79,14 +79,14 @@ def main() -> int:
     torch.set_num_threads(1)
     if trouble:
         number, rank, step = getattr(signal, trouble[0]), trouble[1], int(trouble[2])
-        original = loop._Run._between_steps
+        original = loop.Training._between_steps
 
-        def tripped(self: loop._Run, request: StopRequest) -> None:
+        def tripped(self: loop.Training, request: StopRequest) -> None:
             if self.progress.step == step and os.environ.get("RANK", "0") == rank:
                 os.kill(os.getpid(), number)
             original(self, request)
 
-        loop._Run._between_steps = tripped  # type: ignore[method-assign]
+        loop.Training._between_steps = tripped  # type: ignore[method-assign]
     config = settings(method)
     try:
         with processes("cpu"):

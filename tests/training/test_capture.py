@@ -78,7 +78,9 @@ def test_captured_iterations_end_where_written_ones_end(
     captured: type[Watched],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = settings(**{"device": "cuda", "batch": 24, "epochs": 4, "deterministic": True, **changes})
+    config = settings(
+        **{"device": "cuda", "batch": 24, "epochs": 4, "deterministic": True, "precision": "fp32", **changes}
+    )
     outcome = train(config, materials(config))  # 20 iterations
     (step,) = captured.made
     assert set(step._graphs) == graphs
@@ -89,11 +91,43 @@ def test_captured_iterations_end_where_written_ones_end(
         assert row["train"] == pytest.approx(other["train"], rel=1e-2, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "erm"},
+        {"method": "ipg", "every": 1},
+        {"method": "ipg", "every": 2, "margin": "0.1", "tau": 0.5},
+        {"method": "joint", "every": 2, "options": {"order": "sum"}},
+    ],
+)
+def test_compiled_iterations_end_where_written_ones_end(
+    changes: dict[str, Any], settings: Make, materials: Gather, captured: type[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Epochs of three full batches, which are compiled and captured, and one of 24, which is not."""
+    config = settings(**{"device": "cuda", "epochs": 5, "precision": "fp32", **changes})
+    outcome = train(config.with_changes(engine="compiled"), materials(config))  # 20 iterations
+    (step,) = captured.made
+    assert step._graphs
+    assert_near(outcome, eagerly(config, materials(config), monkeypatch))
+    assert outcome.result["config"]["engine"] == "compiled"
+    assert 0 < outcome.result["preparing_seconds"] < outcome.result["seconds"]
+
+
+def test_compiled_iterations_in_half_precision_learn_the_same(settings: Make, materials: Gather) -> None:
+    config = settings("ipg", device="cuda", epochs=5, every=2)
+    losses = {}
+    for precision, engine in (("fp32", "eager"), ("bf16", "compiled"), ("bf16", "captured")):
+        outcome = train(config.with_changes(precision=precision, engine=engine), materials(config))
+        losses[precision, engine] = outcome.rows[-1]["train"]["task_loss"]
+    expected = losses.pop(("fp32", "eager"))
+    assert list(losses.values()) == pytest.approx([expected, expected], rel=0.05)
+
+
 def test_a_smaller_last_batch_runs_as_written(
     settings: Make, materials: Gather, captured: type[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Epochs of three full batches and one of 24."""
-    config = settings("ipg", device="cuda", epochs=5, every=2, deterministic=True)
+    config = settings("ipg", device="cuda", epochs=5, every=2, deterministic=True, precision="fp32")
     outcome = train(config, materials(config))
     (step,) = captured.made
     assert step.written == 2 * WARM_UP + 5
@@ -102,7 +136,7 @@ def test_a_smaller_last_batch_runs_as_written(
 
 def test_the_rate_reaches_captured_iterations(settings: Make, materials: Gather, captured: type[Watched]) -> None:
     """With a rate that falls to nothing in the second half, the weights stand still there."""
-    config = settings(device="cuda", batch=24, epochs=4, deterministic=True)
+    config = settings(device="cuda", batch=24, epochs=4, deterministic=True, precision="fp32")
     rates: list[float] = []
 
     def falling(step: int, total: int, config: RunConfig) -> float:
@@ -136,7 +170,7 @@ class Asking(nn.Module):
 def test_a_network_that_cannot_be_captured_is_announced_and_trained(
     settings: Make, materials: Gather, captured: type[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = settings("ipg", device="cuda", batch=24, epochs=4, every=2, deterministic=True)
+    config = settings("ipg", device="cuda", batch=24, epochs=4, every=2, deterministic=True, precision="fp32")
 
     def asking() -> Materials:
         made = materials(config)
@@ -156,7 +190,7 @@ def test_an_optimizer_that_cannot_be_captured_is_announced_and_used(
         return torch.optim.Adam(model.parameters(), lr=config.learning_rate)  # not capturable
 
     monkeypatch.setattr(loop, "_optimizer", plain)
-    config = settings("ipg", device="cuda", batch=24, epochs=4, deterministic=True)
+    config = settings("ipg", device="cuda", batch=24, epochs=4, deterministic=True, precision="fp32")
     with pytest.warns(UserWarning, match="this step cannot be captured as a CUDA graph and runs as written: "):
         outcome = train(config, materials(config))
     assert_near(outcome, eagerly(config, materials(config), monkeypatch))
@@ -165,7 +199,7 @@ def test_an_optimizer_that_cannot_be_captured_is_announced_and_used(
 def test_a_resumed_run_ends_with_the_same_bits(
     settings: Make, materials: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = settings("ipg", device="cuda", batch=24, epochs=4, every=2, deterministic=True)
+    config = settings("ipg", device="cuda", batch=24, epochs=4, every=2, deterministic=True, precision="fp32")
     expected = train(config, materials(config))
     real = CapturedStep.__call__
     made: list[int] = []

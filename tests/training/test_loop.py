@@ -304,10 +304,11 @@ def test_result_and_configuration(settings: Make, materials: Gather, tmp_path: P
     outcome = train(config, materials(config), folder=tmp_path)
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     assert result == outcome.result
-    assert result["config"] == config.flat() | {"order": "task_first", "loss": "corrective"}
+    found = {"order": "task_first", "loss": "corrective", "precision": "fp32", "engine": "eager"}
+    assert result["config"] == config.flat() | found
     assert set(result) == {
-        "config", "selection", "selected_epoch", "metrics", "last_metrics", "seconds", "commit", "versions", "hardware",
-        "date",
+        "config", "selection", "selected_epoch", "metrics", "last_metrics", "seconds", "preparing_seconds", "commit",
+        "versions", "hardware", "date",
     }  # fmt: skip
     assert result["seconds"] > 0
     stored = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))

@@ -251,7 +251,7 @@ def test_a_finished_run_is_read_back_without_training(
         raise AssertionError("trained again")
 
     monkeypatch.setattr(EagerStep, "step", refuse)
-    monkeypatch.setattr(loop._Run, "_end_epoch", refuse)
+    monkeypatch.setattr(loop.Training, "_end_epoch", refuse)
     outcome = train(config, materials(config), folder=tmp_path)
     assert_same(outcome, expected)
     assert outcome.result == expected.result  # the time it took included

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ipg.comparison import compiled
 from ipg.data.table import ImageTable
 from ipg.seeds import derive_seed
 
@@ -27,11 +28,12 @@ class Batch(NamedTuple):
 class Batches:
     """Shuffled passes over `table`; the order of a pass is a function of the seed and the pass alone."""
 
-    def __init__(self, table: ImageTable, batch_size: int, *, seed: int) -> None:
+    def __init__(self, table: ImageTable, batch_size: int, *, seed: int, compile: bool = False) -> None:
         if len(table) == 0:
             raise ValueError(f"{table.name}: there is no image to train on")
         self.table, self.batch_size, self.seed = table, batch_size, seed
         self._group = table.group
+        self._gather = compiled(_gather) if compile else _gather
 
     def __len__(self) -> int:
         """Batches a pass; the last may be smaller."""
@@ -46,5 +48,9 @@ class Batches:
     def take(self, rows: Tensor) -> Batch:
         """The images of `rows`."""
         table = self.table
-        images = table.images[rows].float() / 255
-        return Batch(images, table.label[rows], self._group[rows], table.environment[rows], rows)
+        columns = self._gather(table.images, table.label, self._group, table.environment, rows)
+        return Batch._make([*columns, rows])
+
+
+def _gather(images: Tensor, label: Tensor, group: Tensor, environment: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
+    return images[rows].float() / 255, label[rows], group[rows], environment[rows]

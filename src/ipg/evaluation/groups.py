@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ipg.comparison import is_compiled
 from ipg.data.table import ImageTable
 from ipg.rationale import predicted_class
 
@@ -41,12 +42,18 @@ def logits_of(output: Any) -> Tensor:
 
 
 def predict(model: nn.Module, images: Tensor, *, autocast: torch.dtype | None = None) -> Tensor:
-    """The class that `model` gives each of the uint8 `images`, (N,)."""
+    """The class that `model` gives each of the uint8 `images`, (N,).
+
+    A compiled model is given batches of one size, the last one filled up: another size would be compiled for itself.
+    """
     device = images.device.type
+    size = EVALUATION_BATCH_CPU if device == "cpu" else EVALUATION_BATCH
+    count = len(images)
+    if is_compiled(model) and (missing := -count % size):
+        images = torch.cat([images, images[-1:].expand(missing, -1, -1, -1)])
     with evaluating(model), torch.autocast(device, dtype=autocast, enabled=autocast is not None):
-        size = EVALUATION_BATCH_CPU if device == "cpu" else EVALUATION_BATCH
         batches = torch.split(images, size)  # without images it is one batch of none
-        return torch.cat([predicted_class(logits_of(model(batch.float() / 255))) for batch in batches])
+        return torch.cat([predicted_class(logits_of(model(batch.float() / 255))) for batch in batches])[:count]
 
 
 def evaluate(model: nn.Module, table: ImageTable, *, autocast: torch.dtype | None = None) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """Whole iterations as CUDA graphs: both updates, the optimizer and the gather of the batch in one launch.
 
 A graph is captured for each kind of step (with and without a correction) after a few real iterations of that kind;
-the two share one memory pool. The last, smaller batch of an epoch runs as written. A model or optimizer that cannot
-be captured falls back to running as written, and says so.
+the two share one memory pool. The last, smaller batch of an epoch runs as written, also where the network is
+compiled. A model or optimizer that cannot be captured falls back to running as written, and says so.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -33,27 +36,43 @@ class CapturedStep(EagerStep):
         self._seen = {False: 0, True: 0}
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._possible = True
+        self.preparing = 0.0
+        """Seconds spent on iterations before the capture, compiling among them, and on the capture."""
 
     def __call__(self, rows: Tensor) -> None:
         """One iteration, replayed where it can be."""
-        if not self._possible or len(rows) != len(self._rows):
+        if not self._possible:
             super().__call__(rows)
+            return
+        if len(rows) != len(self._rows):
+            with torch.compiler.set_stance("force_eager"):  # a shape of its own is not worth compiling
+                super().__call__(rows)
             return
         self.draw()
         self._rows.copy_(rows)
         due, iteration = self.method.due, self.method.iteration
         if due not in self._graphs:
-            if self._seen[due] < WARM_UP:
-                self._seen[due] += 1
-                self._aside()
-                return
-            captured = self._capture(due)
+            with self._timed():
+                if self._seen[due] < WARM_UP:
+                    self._seen[due] += 1
+                    self._aside()
+                    return
+                captured = self._capture(due)
             self.method.iteration = iteration
             if not captured:
                 self.step(self._rows)
                 return
         self._graphs[due].replay()
         self.method.iteration = iteration + 1
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Count what happens inside as preparation."""
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        yield
+        torch.cuda.synchronize()
+        self.preparing += time.perf_counter() - start
 
     def _aside(self) -> None:
         """A real iteration on the stream that the capture will use."""

@@ -18,6 +18,7 @@ __all__ = [
     "own_randomness",
     "random_state",
     "resolve_device",
+    "resolve_precision",
     "seed_generators",
     "set_random_state",
 ]
@@ -33,9 +34,19 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def resolve_precision(name: str, device: torch.device) -> str:
+    """The precision of that name; `auto` is bf16 on GPUs that have it and fp32 elsewhere."""
+    if name != "auto":
+        return name
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+
+
 def autocast_dtype(config: RunConfig) -> torch.dtype | None:
     """The dtype of autocast, None where it is off."""
-    return torch.bfloat16 if config.precision == "bf16" else None
+    precision = config.precision
+    if precision == "auto":
+        precision = resolve_precision(precision, resolve_device(config.device))
+    return torch.bfloat16 if precision == "bf16" else None
 
 
 @contextmanager
@@ -53,7 +64,7 @@ def numerics(config: RunConfig, device: torch.device) -> Iterator[None]:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         for place, name, values in switches:
-            setattr(place, name, values[config.precision != "fp32"])
+            setattr(place, name, values[resolve_precision(config.precision, device) != "fp32"])
         torch.use_deterministic_algorithms(config.deterministic)
         torch.backends.cudnn.benchmark = not config.deterministic
         yield

@@ -46,6 +46,7 @@ from ipg.training.device import (
     set_random_state,
 )
 from ipg.training.distributed import Team
+from ipg.training.engine import compile_model, compiling, lay_out, resolve
 from ipg.training.folder import RunFolder
 from ipg.training.interrupt import Interrupted, StopRequest, stop_on_signals
 from ipg.training.listeners import Listener
@@ -53,7 +54,7 @@ from ipg.training.materials import Materials
 from ipg.training.provenance import provenance
 from ipg.training.stepping import EagerStep, Means, PairFeed
 
-__all__ = ["Outcome", "learning_rate", "settled", "train"]
+__all__ = ["Outcome", "Training", "learning_rate", "settled", "train"]
 
 LOOK_SECONDS = 0.5
 """How often the device is asked how it goes."""
@@ -107,14 +108,19 @@ def train(
     """
     team = Team()
     device = team.device(resolve_device(config.device))
+    config = resolve(config, device, processes=team.size)
     with ExitStack() as stack:
+        if config.engine == "compiled":
+            stack.enter_context(compiling())
         stack.enter_context(team.together())
         stack.enter_context(own_randomness(device))
         stack.enter_context(numerics(config, device))
         identity, origin = _identity(config, materials, device)
         team.check_same("settings or data", identity)
         listeners = listeners if team.leads else ()
-        run = _Run(config, materials.to(device), device, listeners, evaluate_on, team)  # before the folder: may refuse
+        run = Training(
+            config, materials.to(device), device, listeners, evaluate_on, team
+        )  # before the folder: may refuse
         stack.callback(run.method.close)
         if folder is not None:
             home = run.home = RunFolder(folder)
@@ -126,7 +132,7 @@ def train(
 
 def _identity(config: RunConfig, materials: Materials, device: torch.device) -> tuple[dict[str, Any], dict[str, Any]]:
     """What makes a run this run and no other, and where it comes from."""
-    settings = {key: value for key, value in settled(config).items() if key not in ("device", "data_path")}
+    settings = {key: value for key, value in settled(config).items() if key not in ("device", "data_path", "engine")}
     origin = {**provenance(device), "data_path": config.data_path, "named": materials.named}
     return {"config": settings, "data": materials.fingerprints()}, {"origin": origin}
 
@@ -147,7 +153,7 @@ class _Progress:
     """Weights of the epoch that the selection rule keeps."""
 
 
-class _Run:
+class Training:
     """The parts of a run, put together once."""
 
     def __init__(
@@ -172,22 +178,25 @@ class _Run:
         self.pairs, self.held_out = materials.pairs, materials.held_out
         self._check_selection()
         self.autocast = autocast_dtype(config)
-        self.model = materials.model
+        self.model = lay_out(materials.model, config, device)
         self.optimizer = _optimizer(self.model, config, device)
-        self.batches = Batches(train_table, config.batch, seed=config.seed)
+        compile = config.engine == "compiled"
+        self.batches = Batches(train_table, config.batch, seed=config.seed, compile=compile)
         self.total = config.epochs * len(self.batches)
         sampler = None
         if "pairs" in kind.needs and self.pairs is not None and len(self.pairs):
             seed, part = derive_seed(config.seed, "pair batches"), (team.index, team.size)
             sampler = PairSampler(self.pairs, config.pair_batch, seed=seed, part=part)
-        feed = PairFeed(sampler) if sampler is not None else None
+        feed = PairFeed(sampler, compile=compile) if sampler is not None else None
         criterion = GlobalCrossEntropy(_class_weights(train_table) if config.class_weighted else None)
-        replica = team.replica(self.model, device, batch_norm=config.batch_norm)
-        setup = Setup(replica, self.optimizer, criterion.to(device), config, feed, self.autocast)
+        self.fast = compile_model(self.model, config)
+        replica = team.replica(self.fast, device, batch_norm=config.batch_norm)
+        loss = torch.compile(criterion.to(device), dynamic=False) if compile else criterion.to(device)
+        setup = Setup(replica, self.optimizer, loss, config, feed, self.autocast)
         self.method: Method = kind(setup)
         self.sampler = sampler
-        self.means = Means()
-        stepper = CapturedStep if device.type == "cuda" and team.size == 1 else EagerStep
+        self.means = Means(compile=compile)
+        stepper = EagerStep if config.engine == "eager" else CapturedStep
         self.step: EagerStep = stepper(self.method, self.batches, feed, self.means)
         self.progress = _Progress()
         self._clock = self._last_look = self._last_save = time.perf_counter()
@@ -203,6 +212,7 @@ class _Run:
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def go(self, request: StopRequest) -> Outcome:
+        """Train from where the run's folder stopped, or from the beginning."""
         self._seed()
         self._restore()
         home = self.home if self.team.leads else None
@@ -275,10 +285,10 @@ class _Run:
         row["train"] = means
         self.team.settle(self.model)
         for split, part in self.parts.items():
-            row[split] = group_metrics(self.team.predict(self.model, part.images, autocast=self.autocast), part)
-        row["pair_disagreement"] = pair_disagreement(self.model, self.held_out, autocast=self.autocast)
+            row[split] = group_metrics(self.team.predict(self.fast, part.images, autocast=self.autocast), part)
+        row["pair_disagreement"] = pair_disagreement(self.fast, self.held_out, autocast=self.autocast)
         trained_on = self.pairs if self.sampler is not None else None
-        row["train_pair_disagreement"] = pair_disagreement(self.model, trained_on, autocast=self.autocast)
+        row["train_pair_disagreement"] = pair_disagreement(self.fast, trained_on, autocast=self.autocast)
         if trained_on is not None and self.config.batch_norm == "train":
             both = torch.cat([trained_on.first, trained_on.second])
             gap = batch_norm_gap(self.model, both, self.batches.table.images, autocast=self.autocast)
@@ -318,6 +328,7 @@ class _Run:
             "metrics": summary(kept),
             "last_metrics": summary(final),
             "seconds": round(self.progress.seconds, 3),
+            "preparing_seconds": round(self.step.preparing, 3),
             **provenance(self.device),
             **({"processes": self.team.size} if self.team.size > 1 else {}),
         }
@@ -387,6 +398,10 @@ def _optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> tor
         fused = True if cuda else None  # the other form asks the device for its rate
         return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=config.weight_decay, fused=fused)
     kind: Callable[..., torch.optim.Optimizer] = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    if config.engine == "compiled":  # its own kernel gives every tensor of a small network one block or few
+        optimizer = kind(parameters, lr=rate, weight_decay=config.weight_decay, foreach=True, capturable=True)
+        optimizer.step = torch.compile(optimizer.step, dynamic=False)  # type: ignore[method-assign, assignment]
+        return optimizer
     return kind(parameters, lr=rate, weight_decay=config.weight_decay, fused=device.type != "mps", capturable=cuda)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ipg.collectives import Peers
+from ipg.comparison import compiled
 from ipg.data.batches import Batches
 from ipg.guidance import Pairs
 from ipg.methods.base import Method
@@ -19,8 +20,9 @@ __all__ = ["EagerStep", "Means", "PairFeed"]
 class PairFeed:
     """Pairs whose rows are drawn outside the step and lie in a fixed place, so that a captured step can read them."""
 
-    def __init__(self, sampler: PairSampler) -> None:
+    def __init__(self, sampler: PairSampler, *, compile: bool = False) -> None:
         self.sampler = sampler
+        self._take = compiled(PairSampler.take) if compile else PairSampler.take
         self._rows = torch.zeros(sampler.batch_size, dtype=torch.int64, device=sampler.pairs.label.device)
 
     def feed(self) -> None:
@@ -29,21 +31,23 @@ class PairFeed:
 
     def draw(self) -> Pairs:
         """The batch that was fed."""
-        return self.sampler.take(self._rows)
+        batch: Pairs = self._take(self.sampler, self._rows)
+        return batch
 
 
 class Means:
     """Means of the scalars that steps report, summed on the device and copied only when somebody looks."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, compile: bool = False) -> None:
         self._sums: dict[tuple[str, ...], Tensor] = {}  # the last entry counts
+        self._add = compiled(_add) if compile else _add
 
     def add(self, values: dict[str, Tensor]) -> None:
         """Add what one step reports; steps may report different names."""
-        stacked = torch.stack([value.float() for value in values.values()])
-        total = self._sums.setdefault(tuple(values), stacked.new_zeros(len(stacked) + 1))
-        total[:-1] += stacked
-        total[-1] += 1
+        names = tuple(values)
+        if names not in self._sums:
+            self._sums[names] = torch.zeros(len(names) + 1, device=next(iter(values.values())).device)
+        self._add(self._sums[names], list(values.values()))
 
     def reset(self) -> None:
         """Begin anew, in place."""
@@ -75,8 +79,16 @@ class Means:
         self._sums = {tuple(names.split("/")): total for names, total in state.items()}
 
 
+def _add(total: Tensor, values: list[Tensor]) -> None:
+    """Add `values` and a count of 1 to `total`, in place."""
+    total += torch.stack([*(value.float() for value in values), torch.ones_like(total[0])])
+
+
 class EagerStep:
     """Runs a method's step as it is written."""
+
+    preparing = 0.0
+    """Seconds spent before the first iteration can run at full speed; none here."""
 
     def __init__(self, method: Method, batches: Batches, feed: PairFeed | None, means: Means) -> None:
         self.method, self.batches, self.feed, self.means = method, batches, feed, means

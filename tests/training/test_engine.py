@@ -1,0 +1,104 @@
+"""Which precision, engine and layout a run gets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from ipg.config import RunConfig
+from ipg.training import engine
+from ipg.training.engine import compile_model, compiling, lay_out, resolve
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that has bf16 and a compiler, as far as anybody asks."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    monkeypatch.setattr(engine, "_has_triton", lambda: True)
+
+
+def found(config: RunConfig, device: torch.device, processes: int = 1) -> tuple[str, str]:
+    settled = resolve(config, device, processes=processes)
+    assert settled.with_changes(precision=config.precision, engine=config.engine) == config  # nothing else changes
+    return settled.precision, settled.engine
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_auto_stands_for() -> None:
+    assert found(RunConfig(), CPU) == ("fp32", "eager")
+    assert found(RunConfig(), torch.device("mps")) == ("fp32", "eager")
+    assert found(RunConfig(), CUDA) == ("bf16", "captured")
+    assert found(RunConfig(), CUDA, processes=2) == ("bf16", "eager")
+
+
+def test_a_gpu_without_bf16_computes_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert found(RunConfig(), CUDA) == ("fp32", "captured")
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("name", ["eager", "captured", "compiled"])
+def test_what_is_asked_for_is_kept(name: str) -> None:
+    assert found(RunConfig(engine=name, precision="tf32"), CUDA) == ("tf32", name)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("name", ["captured", "compiled"])
+def test_graphs_are_for_one_gpu(name: str) -> None:
+    for device, processes, where in ((CPU, 1, "device 'cpu'"), (CUDA, 4, "4 processes")):
+        with pytest.raises(ValueError, match=f"engine='{name}' is for a single CUDA GPU, not for {where}; leave it"):
+            resolve(RunConfig(engine=name), device, processes=processes)
+    assert found(RunConfig(engine="eager"), CPU) == ("fp32", "eager")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_without_a_compiler_steps_are_captured_with_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_has_triton", lambda: False)
+    with pytest.warns(UserWarning, match="triton is not installed: captured only"):
+        assert found(RunConfig(engine="compiled"), CUDA) == ("bf16", "captured")
+
+
+def network(norm: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.Flatten(), nn.Linear(8, 2))
+
+
+def is_channels_last(model: nn.Sequential) -> bool:
+    weight = model[0].weight
+    assert isinstance(weight, torch.Tensor)
+    return weight.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    ("precision", "name", "norm", "device", "expected"),
+    [
+        ("bf16", "captured", nn.BatchNorm2d(8), CUDA, True),
+        ("bf16", "compiled", nn.GroupNorm(2, 8), CUDA, True),
+        ("tf32", "compiled", nn.GroupNorm(2, 8), CUDA, True),
+        ("bf16", "captured", nn.GroupNorm(2, 8), CUDA, False),  # measured: slower so
+        ("tf32", "captured", nn.BatchNorm2d(8), CUDA, False),
+        ("bf16", "eager", nn.BatchNorm2d(8), CPU, False),
+    ],
+)
+def test_layout(precision: str, name: str, norm: nn.Module, device: torch.device, expected: bool) -> None:
+    model = lay_out(network(norm), RunConfig(precision=precision, engine=name), device)
+    assert isinstance(model, nn.Sequential)
+    assert is_channels_last(model) == expected
+
+
+def test_a_model_is_compiled_where_the_engine_says_so() -> None:
+    model = network(nn.Identity())
+    assert compile_model(model, RunConfig(engine="captured")) is model
+    made = compile_model(model, RunConfig(engine="compiled"))
+    assert made._orig_mod is model  # found by `find_head`, and by the guidance
+
+
+def test_more_variants_are_compiled_inside() -> None:
+    import torch._dynamo
+
+    before = torch._dynamo.config.recompile_limit
+    with compiling():
+        assert torch._dynamo.config.recompile_limit == engine.VARIANTS > before
+    assert torch._dynamo.config.recompile_limit == before
