@@ -52,11 +52,13 @@ def python_m_ipg(*arguments: object, **changes: Any) -> Finished:
 
 
 @pytest.fixture(autouse=True)
-def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test works in a folder of its own, on a terminal of 80 columns, without a data set of the user's."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("IPG_MNIST", str(tmp_path / "no-mnist"))
+    monkeypatch.setenv("IPG_DATA", str(tmp_path / "no-data"))
+    monkeypatch.setenv("IPG_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.fixture(scope="session")

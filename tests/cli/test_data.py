@@ -1,12 +1,17 @@
-"""`ipg data`: list, check and fetch."""
+"""`ipg data`: list, check, cache, prepare and fetch."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import urllib.error
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from ipg.cli.data import ABOUT
 from ipg.data import mnist
@@ -27,15 +32,127 @@ def test_check_counts_groups_and_names_the_empty_ones(ipg) -> None:
     assert done.code == 0
     assert max(map(len, done.out.splitlines())) <= 80
     assert done.out.startswith("colored_fashion: 20,000 images of 2×14×14")
-    train = next(line for line in done.out.splitlines() if line.startswith("│ train"))
-    counts = [int(cell.replace(",", "")) for cell in train.strip("│").split("│")[1:]]
-    assert counts[0] == sum(counts[1:]) == 12_000
-    assert counts[2:4] == [0, 0]
-    assert "No training image at all in: garment, green; footwear or bag, red." in done.out
+    counts = {
+        cells[0].strip(): [int(cell.replace(",", "")) for cell in cells[1:]]
+        for line in done.out.splitlines()
+        if line.startswith("│") and len(cells := line.strip("│").split("│")) == 4
+    }
+    assert counts["all"] == [12_000, 2_000, 6_000]
+    assert counts["garment"][0] + counts["footwear or bag"][0] == 12_000
+    assert "groups without a training image (2)\n  Reweighting groups cannot help there; pairs can.\n" in done.out
+    assert "    garment, green\n    footwear or bag, red\n" in done.out
 
 
 def test_check_is_silent_where_every_group_has_images(ipg, bars: list[str]) -> None:
-    assert "No training image" not in ipg("data", "check", "bars", "--seed", "3").out
+    assert "without a training image" not in ipg("data", "check", "bars", "--seed", "3").out
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder with 12 cats and 12 dogs, and a table of them."""
+    for number in range(24):
+        path = tmp_path / "photos" / ("cat", "dog")[number % 2] / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noise = np.random.default_rng(number).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+        Image.fromarray(noise).resize((32, 32)).save(path)
+    rows = [f"{('cat', 'dog')[n % 2]}/{n:02d}.png,{n % 2},{n // 2 % 2}" for n in range(24)]
+    (tmp_path / "photos" / "labels.csv").write_text("\n".join(["path,label,attribute", *rows]))
+    return tmp_path / "photos"
+
+
+def test_check_of_ones_own_images(ipg, photos: Path) -> None:
+    done = ipg("data", "check", "photos", "--size", "16")
+    assert done.code == 0
+    assert done.out.startswith("photos: 24 images of 3×16×16")
+    assert "Drawn by seed 0 from the training images" in done.out
+    assert "no group labels" in done.out
+    table = ipg("data", "check", photos / "labels.csv", "--size", "16", "--json")
+    report = json.loads(table.out)
+    assert (report["data"], report["images"], report["broken"]) == ("labels", 24, False)
+
+
+def test_check_of_broken_images_exits_with_1(ipg, photos: Path) -> None:
+    (photos / "cat" / "04.png").write_bytes(b"no image")
+    (photos / "dog" / "05.png").write_bytes((photos / "dog" / "07.png").read_bytes())
+    done = ipg("data", "check", "photos/labels.csv", "--size", "16")
+    assert done.code == 1
+    assert "✗ unreadable images (1)" in done.out
+    assert "cat/04.png: it is no image of a known format" in done.out
+    assert "dog/05.png (" in done.out
+    assert max(map(len, done.out.splitlines())) <= 110  # names are not broken
+    shown = json.loads(ipg("data", "check", "photos/labels.csv", "--json").out)
+    assert shown["broken"]
+    assert shown["findings"][0]["items"] == ["cat/04.png: " + shown["findings"][0]["items"][0].partition(": ")[2]]
+
+
+def test_check_of_a_broken_table_names_everything(ipg, refused, photos: Path) -> None:
+    table = photos / "labels.csv"
+    table.write_text(table.read_text() + "\n" + "\n".join(f"none/{n}.png,1,0" for n in range(40)))
+    done = ipg("data", "check", "photos/labels.csv")
+    assert done.code == 1
+    assert "photos/labels.csv cannot be used: 40 problems" in done.out
+    assert done.out.count("there is no image") == 24
+    assert "… and 16 more; --json names all" in done.out
+    report = json.loads(ipg("data", "check", "photos/labels.csv", "--json").out)
+    assert (report["broken"], len(report["problems"])) == (True, 40)
+    refused("train", "--data", "photos/labels.csv", says=("there is no image 'none/0.png'", "… and 36 more mistakes"))
+
+
+def test_check_of_data_that_is_not_there(refused) -> None:
+    refused("data", "check", "waterbirds100", says=("no waterbirds100 at", "IPG_DATA", "ipg data prepare waterbirds"))
+    refused("data", "check", "celeba", "--data-path", "none", says=("no celeba at none", "img_align_celeba.zip"))
+    refused("data", "check", "photos/none.csv", says=("there is no table photos/none.csv",))
+
+
+def test_many_classes_do_not_fill_the_screen(ipg, make_table, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = tuple(f"class {number}" for number in range(200))
+    monkeypatch.setitem(DATASETS, "bars", lambda path, size, seed: replace(make_table(), classes=names))
+    done = ipg("data", "check", "bars")
+    assert "more lines; --json has all" in done.out
+    assert len(done.out.splitlines()) < 150
+
+
+def test_cache(ipg, photos: Path) -> None:
+    assert ipg("data", "cache").out.startswith("no decoded images in ")
+    assert ipg("data", "check", "photos", "--size", "16").code == 0
+    shown = ipg("data", "cache")
+    assert shown.code == 0
+    assert "photos" in shown.out
+    cleared = ipg("data", "cache", "--clear")
+    assert (cleared.code, "MB freed in" in cleared.out) == (0, True)
+    assert ipg("data", "cache").out.startswith("no decoded images in ")
+
+
+def test_prepare_waterbirds(ipg, refused, tmp_path: Path) -> None:
+    line = ["data", "prepare", "waterbirds", "--cub", "cub", "--places", "places", "--output", "out"]
+    refused(*line, "--correlation", "2", says=("correlation=2.0", "from 0 to 1"))
+    refused(*line, says=("there is no folder segmentations in cub",))
+    folders = ("b/bamboo_forest", "f/forest/broadleaf", "o/ocean", "l/lake/natural")
+    for folder in ("cub/images/001.Albatross", "cub/segmentations/001.Albatross", *(f"places/{f}" for f in folders)):
+        Path(folder).mkdir(parents=True)
+    for n in range(8):
+        Image.new("RGB", (8, 8), (n, n, n)).save(f"cub/images/001.Albatross/{n}.jpg")
+        Image.new("L", (8, 8)).save(f"cub/segmentations/001.Albatross/{n}.png")
+        for folder in folders:
+            Image.new("RGB", (8, 8)).save(f"places/{folder}/{n}.jpg")
+    Path("cub/images.txt").write_text("".join(f"{n} 001.Albatross/{n}.jpg\n" for n in range(8)))
+    Path("cub/train_test_split.txt").write_text("".join(f"{n} {n % 2}\n" for n in range(8)))
+    done = ipg(*line, "--correlation", "1")
+    assert (done.code, done.out) == (0, "made: ipg data check waterbirds100 --data-path out\n")
+    assert ipg(*done.out.split()[2:], "--size", "8").code == 0
+
+
+def test_prepare_celeba(ipg, refused, tmp_path: Path) -> None:
+    line = ["data", "prepare", "celeba", "--archives", "downloads", "--output", "out"]
+    refused(*line, says=("there is no folder downloads", "img_align_celeba.zip"))
+    Path("downloads").mkdir()
+    Path("downloads/list_attr_celeba.txt").write_text("1\nBlond_Hair Male\n000001.jpg 1 -1\n")
+    Path("downloads/list_eval_partition.txt").write_text("000001.jpg 0\n")
+    with zipfile.ZipFile("downloads/img_align_celeba.zip", "w") as archive:
+        archive.writestr("img_align_celeba/000001.jpg", b"bytes")
+    done = ipg(*line)
+    assert (done.code, done.out) == (0, "made: ipg data check celeba --data-path out\n")
+    assert Path("out/img_align_celeba/000001.jpg").read_bytes() == b"bytes"
 
 
 def fake_download(monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> list[str]:

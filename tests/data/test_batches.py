@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from ipg.data.augment import Augmentation
 from ipg.data.batches import Batches
 from ipg.data.table import ImageTable
 
@@ -68,3 +69,53 @@ def test_columns_of_a_batch(table: ImageTable) -> None:
 def test_nothing_to_train_on(make_table: Callable[..., ImageTable]) -> None:
     with pytest.raises(ValueError, match="bars: there is no image to train on"):
         Batches(make_table(train=0).part("train"), 16, seed=0)
+
+
+def test_streamed_images_are_those_of_the_rows(table: ImageTable) -> None:
+    """As where images stay in memory while labels lie on a GPU: gathered ahead by a thread, placed before use."""
+    plain, streamed = (Batches(table, 16, seed=3) for _ in range(2))
+    streamed.streamed = True
+    for epoch, start in ((0, 0), (1, 2), (2, 0)):
+        count = 0
+        for expected, rows in zip(plain.rows(epoch, start=start), streamed.rows(epoch, start=start), strict=True):
+            assert torch.equal(rows, expected)
+            for one, other in zip(streamed.take(rows), plain.take(expected), strict=True):
+                assert torch.equal(one, other)
+            count += 1
+        assert count == 4 - start
+
+
+def test_a_stream_that_is_left_early_is_begun_anew(table: ImageTable) -> None:
+    batches = Batches(table, 16, seed=3)
+    batches.streamed = True
+    for _ in batches.rows(0):
+        break
+    rows = next(iter(batches.rows(1)))
+    assert torch.equal(batches.take(rows).image, table.images[rows].float() / 255)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_share_of_a_process(table: ImageTable, streamed: bool) -> None:
+    found = []
+    for index in range(2):
+        batches = Batches(table, 16, seed=3, share=lambda rows, index=index: rows.tensor_split(2)[index])
+        batches.streamed = streamed
+        found.append([(rows, batches.take(rows).image.clone()) for rows in batches.rows(0)])
+    whole = Batches(table, 16, seed=3)
+    for (one, first), (two, second), rows in zip(*found, whole.rows(0), strict=True):
+        assert torch.equal(torch.cat([one, two]), rows)
+        assert torch.equal(torch.cat([first, second]), whole.take(rows).image)
+
+
+def test_views_are_drawn_of_training_images(table: ImageTable) -> None:
+    plain = Batches(table, 16, seed=3)
+    mirrored = Batches(table, 16, seed=3, augmentation=Augmentation(flip=True))
+    rows = next(iter(plain.rows(0)))
+    before = plain.take(rows).image
+    torch.manual_seed(0)
+    after = mirrored.take(rows).image
+    same = [torch.allclose(a, b, atol=1e-5) for a, b in zip(after, before, strict=True)]
+    turned = [torch.allclose(a, b.flip(-1), atol=1e-5) for a, b in zip(after, before, strict=True)]
+    assert all(a or b for a, b in zip(same, turned, strict=True))
+    assert any(same)
+    assert any(turned)

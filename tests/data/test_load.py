@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from ipg.data import colored_fashion, colored_mnist
+from ipg.data import celeba, colored_fashion, colored_mnist
 from ipg.data import mnist as mnist_files
-from ipg.data.load import DATASETS, load
+from ipg.data.errors import DataError
+from ipg.data.load import DATASETS, READERS, list_files, load
 from ipg.data.mnist import read
 
 
@@ -28,8 +29,9 @@ def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_name_loads_the_table_of_that_name(small_mnist: Path) -> None:
     for name in DATASETS:
-        path = small_mnist if "mnist" in name else None
-        assert load(name, path=path).name == name
+        if name not in READERS:
+            path = small_mnist if "mnist" in name else None
+            assert load(name, path=path).name == name
 
 
 def test_arguments_are_passed_on(small_mnist: Path) -> None:
@@ -48,3 +50,81 @@ def test_unknown_name_lists_the_known_ones() -> None:
 def test_embedded_data_takes_no_path() -> None:
     with pytest.raises(ValueError, match="takes no path, got 'somewhere'"):
         load("colored_fashion", path="somewhere")
+
+
+@pytest.fixture
+def files(tmp_path: Path, picture, put, write_csv, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is Waterbirds, CelebA and one's own at once: cats and dogs."""
+    monkeypatch.setattr(celeba, "IMAGES", 24)
+    names = [f"{('cat', 'dog')[n % 2]}/{n:02d}.png" for n in range(24)]
+    for n, name in enumerate(names):
+        put(tmp_path / "img_align_celeba" / name, picture(n))
+        put(tmp_path / name, picture(n))
+    write_csv(
+        tmp_path / "metadata.csv",
+        ("img_filename", "y", "split", "place"),
+        [(name, n % 2, n // 8, n % 2) for n, name in enumerate(names)],
+    )
+    write_csv(
+        tmp_path / "attributes.csv",
+        ("image_id", "Blond_Hair", "Male", "Young", "partition"),
+        [(name, n % 2, n // 2 % 2, n // 4 % 2, n // 8) for n, name in enumerate(names)],
+    )
+    write_csv(tmp_path / "labels.csv", ("path", "label"), [(name, name[:3]) for name in names])
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if "95" not in name and name != "folder"])
+def test_image_files_by_name(files: Path, name: str) -> None:
+    table = load(name.replace("_", "-"), path=files, size=8)
+    assert (table.name, table.images.shape) == (name, (24, 3, 8, 8))
+    listing = list_files(name, path=files)
+    assert listing is not None
+    assert listing.files == table.names
+
+
+def test_readers_are_data_sets_and_the_others_have_no_files() -> None:
+    assert set(READERS) < set(DATASETS)
+    assert list_files("colored-fashion") is None
+
+
+@pytest.mark.parametrize("name", ["celeba:Young/Blond_Hair", "celeba-subset:Young/Blond_Hair"])
+def test_attributes_of_ones_choice(files: Path, name: str) -> None:
+    table = load(name, path=files, size=8)
+    assert (table.name, table.classes) == (name.replace("-", "_"), ("not young", "young"))
+
+
+@pytest.mark.parametrize("name", ["celeba:Young", "celeba:", "celeba:/Male", "celeba:Young/"])
+def test_attributes_that_are_not_two(name: str) -> None:
+    with pytest.raises(ValueError, match=r"expected the label and the shortcut, e\.g\. celeba:Smiling/Male"):
+        load(name)
+
+
+def test_paths_of_ones_own(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files)
+    (files / "img_align_celeba").rename(files / "pets")
+    expected = load("folder", path="pets", size=8)
+    for name in ("pets", str(files / "pets"), "./pets"):
+        table = load(name, size=8)
+        assert (table.name, table.classes) == ("pets", ("cat", "dog"))
+        assert torch.equal(table.images, expected.images)
+        assert torch.equal(table.split, expected.split)
+    assert not torch.equal(load("pets", size=8, seed=1).split, expected.split)
+    listed = load("labels.csv", size=8)
+    assert (listed.name, listed.images.shape) == ("labels", (24, 3, 8, 8))
+    assert load("labels.csv", size=8, path="pets").names == listed.names
+    (files / "labels.csv").rename(files / "pets" / "moved.csv")
+    assert load("labels.csv", size=8, path="pets/moved.csv").names == listed.names
+    assert load("./old/pets", size=8, path="pets").name == "pets"  # the folder has moved
+
+
+def test_a_folder_without_a_path() -> None:
+    with pytest.raises(ValueError, match="say where they are with --data-path"):
+        load("folder")
+
+
+@pytest.mark.parametrize("name", ["nowhere/photos", "labels.csv", "labels.parquet"])
+def test_paths_that_lead_nowhere(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="there is no"):
+        load(name)

@@ -59,3 +59,24 @@ def test_unknown_split_names_those_there_are() -> None:
 def test_what_is_wrong_with_a_column_is_said(column: str, values: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=f"toy: {message}"):
         replace(make_table(), **{column: values})  # type: ignore[arg-type]
+
+
+def test_names_go_with_their_rows() -> None:
+    table = replace(make_table(), names=tuple("uvwxyz"))
+    assert table.take(torch.tensor([4, 0])).names == ("y", "u")
+    assert table.take(torch.tensor([True, False] * 3)).names == ("u", "w", "y")
+    assert table.part("train").names == ("u", "w", "y", "z")
+    assert table.to("cpu").names == tuple("uvwxyz")
+    assert make_table().take(torch.tensor([1])).names is None
+    with pytest.raises(ValueError, match="toy: 6 images have 2 names; expected one each"):
+        replace(make_table(), names=("a", "b"))
+
+
+def test_a_split_in_one_piece_is_not_copied() -> None:
+    table = replace(make_table(), split=torch.tensor([1, 0, 0, 0, 1, 1]), names=tuple("uvwxyz"))
+    part = table.part("train")
+    assert part.images.data_ptr() == table.images[1:].data_ptr()
+    assert (part.content.tolist(), part.names) == ([8, 9, 7], ("v", "w", "x"))
+    apart = table.part("test")
+    assert apart.images.untyped_storage().data_ptr() != table.images.untyped_storage().data_ptr()
+    assert apart.content.tolist() == [7, 8, 9]

@@ -1,4 +1,4 @@
-"""`ipg data`: which data sets there are, fetching them, and looking at what is in them."""
+"""`ipg data`: which data sets there are, fetching and preparing them, and looking at what is in them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
+from ipg.cli import data_check, data_prepare
 from ipg.cli.errors import clear, help_without_command
 
 __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode="markdown",
-    help="List, fetch and check data sets.",
+    help="List, fetch, prepare and check data sets.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -29,12 +30,12 @@ FETCH_EXAMPLES = """
 
 `ipg data fetch mnist --folder data/mnist`
 """
-CHECK_EXAMPLES = """
+CACHE_EXAMPLES = """
 **Examples**
 
-`ipg data check colored_fashion`
+`ipg data cache`: what is kept and how large it is
 
-`ipg data check colored_mnist --data-path mnist.npz --seed 3`
+`ipg data cache --clear`
 """
 
 ABOUT = {
@@ -44,6 +45,15 @@ ABOUT = {
     "colored_mnist_clean": ("the same without label noise", "MNIST"),
     "colored_mnist_train_noise": ("label noise in training and validation alone", "MNIST"),
     "colored_mnist_irm": ("14×14, as in Invariant Risk Minimization", "MNIST"),
+    "waterbirds100": ("birds on land or water, always where they belong in training", "Waterbirds"),
+    "waterbirds100_reverse": ("the same images: land or water, whatever the bird", "Waterbirds"),
+    "waterbirds95": ("as published first: 95 % stand where they belong", "Waterbirds"),
+    "waterbirds95_reverse": ("the same images: land or water", "Waterbirds"),
+    "waterbirds": ("as you prepared it, of any strength", "Waterbirds"),
+    "waterbirds_reverse": ("the same images: land or water", "Waterbirds"),
+    "celeba": ("faces: blond or not, gender for a shortcut; or celeba:LABEL/SHORTCUT", "CelebA"),
+    "celeba_subset": ("any part of CelebA, so that figures say so", "CelebA"),
+    "folder": ("your own, or say the path itself: a folder a class, a CSV or Parquet", "yours"),
 }
 """What each data set is, and the files it needs."""
 
@@ -60,7 +70,9 @@ def list_sets() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("data set", "what it is", "files")
+    table = Table()
+    for heading in ("data set", "what it is", "files"):
+        table.add_column(heading, no_wrap=heading != "what it is")
     for name, about in ABOUT.items():
         table.add_row(name, *about)
     Console().print(table)
@@ -80,7 +92,10 @@ def fetch(
     from ipg.data.mnist import fetch as fetch_mnist
 
     if name != "mnist":
-        raise DataError(f"{name!r} cannot be fetched; what can is: mnist")
+        raise DataError(
+            f"{name!r} cannot be fetched; what can is: mnist. Waterbirds and CelebA come from their authors: "
+            f"`ipg data prepare --help`"
+        )
     console = Console()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks: dict[str, TaskID] = {}
@@ -94,41 +109,30 @@ def fetch(
     typer.echo(f"MNIST is in {where}")
 
 
-@app.command("check", epilog=CHECK_EXAMPLES)
+@app.command("cache", epilog=CACHE_EXAMPLES)
 @clear
-def check(
-    name: Annotated[str, typer.Argument(help="A data set of `ipg data list`.", metavar="NAME")],
-    data_path: Annotated[str | None, typer.Option(help="Where its files are.")] = None,
-    size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of splits, noise and colours.")] = 0,
-) -> None:
-    """Count the images of each split and group, and say what the counts mean for training."""
-    import torch
+def cache(clear: Annotated[bool, typer.Option("--clear", help="Delete all of it.")] = False) -> None:
+    """List the decoded images that are kept (in IPG_CACHE, or ~/.cache/ipg), or delete them."""
     from rich.console import Console
     from rich.table import Table
 
-    from ipg.data.load import load
+    from ipg.data.cache import clear_cache, list_cache
+    from ipg.data.locations import cache_folder
 
-    table = load(name, path=data_path, size=size, seed=seed)
-    shown = Table(
-        title=f"{table.name}: {len(table):,} images of {'×'.join(map(str, table.images.shape[1:]))}",
-        title_justify="left",
-    )
-    shown.add_column("split")
-    shown.add_column("images", justify="right")
-    for group in table.group_names:
-        shown.add_column(group, justify="right")
-    empty: list[str] = []
-    for split in table.splits:
-        part = table.part(split)
-        counts = torch.bincount(part.group, minlength=len(table.group_names)).tolist()
-        shown.add_row(split, f"{len(part):,}", *(f"{count:,}" for count in counts))
-        if split == "train":
-            empty = [group for group, count in zip(table.group_names, counts, strict=True) if not count]
-    console = Console()
-    console.print(shown)
-    if empty:
-        console.print(
-            f"No training image at all in: {'; '.join(empty)}. Reweighting groups cannot help there; pairs can.",
-            highlight=False,
-        )
+    if clear:
+        typer.echo(f"{clear_cache() / 1e6:,.1f} MB freed in {cache_folder()}")
+        return
+    entries = list_cache()
+    if not entries:
+        typer.echo(f"no decoded images in {cache_folder()}")
+        return
+    table = Table("data set", "images", "size", "fit", "MB", "since")
+    for entry in entries:
+        facts = [str(entry.facts.get(name, "?")) for name in ("data", "images", "size", "fit")]
+        table.add_row(*facts, f"{entry.bytes / 1e6:,.1f}", str(entry.facts.get("date", "?")))
+    Console().print(table)
+    typer.echo(f"{sum(entry.bytes for entry in entries) / 1e6:,.1f} MB in {cache_folder()}")
+
+
+app.command("check", epilog=data_check.EXAMPLES)(clear(data_check.check))
+app.add_typer(data_prepare.app, name="prepare")

@@ -1,18 +1,28 @@
-"""Batches by index from data that lies on the device: no worker processes, no copies, the same order again."""
+"""Batches by index: from data that lies on the device, without workers or copies, or streamed to it ahead of use.
+
+The order of a pass is a function of the seed and the pass alone. Views (random crops, flips) are drawn on the device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ipg.comparison import compiled
+from ipg.data.augment import Augmentation, look
 from ipg.data.table import ImageTable
 from ipg.seeds import derive_seed
 
 __all__ = ["Batch", "Batches"]
+
+
+AHEAD = 3
+"""How many batches of streamed images are gathered ahead."""
 
 
 class Batch(NamedTuple):
@@ -26,31 +36,93 @@ class Batch(NamedTuple):
 
 
 class Batches:
-    """Shuffled passes over `table`; the order of a pass is a function of the seed and the pass alone."""
+    """Shuffled passes over `table`.
 
-    def __init__(self, table: ImageTable, batch_size: int, *, seed: int, compile: bool = False) -> None:
+    A table whose images stay in the machine's memory, or in a file mapped into it, while its labels lie on a GPU is
+    *streamed*: a thread gathers the images of the next batch while the device is at the present one.
+
+    Args:
+        table: the images to train on.
+        batch_size: images a batch.
+        seed: of the order.
+        augmentation: the views that are drawn of them; none by default.
+        share: this process's part of the rows of a batch, where several train together; all of them by default.
+        compile: gather and scale in one kernel.
+    """
+
+    def __init__(
+        self,
+        table: ImageTable,
+        batch_size: int,
+        *,
+        seed: int,
+        augmentation: Augmentation | None = None,
+        share: Callable[[Tensor], Tensor] | None = None,
+        compile: bool = False,
+    ) -> None:
         if len(table) == 0:
             raise ValueError(f"{table.name}: there is no image to train on")
         self.table, self.batch_size, self.seed = table, batch_size, seed
+        self.augmentation = augmentation or Augmentation()
+        self.device = table.label.device
+        self.streamed = table.images.device != self.device
+        self._share = share or _whole
         self._group = table.group
         self._gather = compiled(_gather) if compile else _gather
+        self._view = compiled(look) if compile else look
+        self._placed: Tensor | None = None  # the images of the batch that is next, where a captured step finds them
 
     def __len__(self) -> int:
         """Batches a pass; the last may be smaller."""
         return -(-len(self.table) // self.batch_size)
 
     def rows(self, epoch: int, *, start: int = 0) -> Iterator[Tensor]:
-        """The batches of pass `epoch` from the `start`-th on, each as rows on the table's device."""
+        """The batches of pass `epoch` from the `start`-th on, each as rows on the table's device.
+
+        Of streamed images those of a batch are in their place once its rows are given.
+        """
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", epoch))
-        order = torch.randperm(len(self.table), generator=generator).to(self.table.label.device)
-        yield from torch.split(order, self.batch_size)[start:]
+        order = torch.randperm(len(self.table), generator=generator)
+        if not self.streamed:
+            yield from map(self._share, torch.split(order.to(self.device), self.batch_size)[start:])
+            return
+        parts = [self._share(rows) for rows in torch.split(order, self.batch_size)[start:]]
+        with ThreadPoolExecutor(1, "images") as pool:
+            coming = deque(pool.submit(self._fetch, rows) for rows in parts[:AHEAD])
+            for number, rows in enumerate(parts):
+                self._place(coming.popleft().result())
+                coming.extend(pool.submit(self._fetch, later) for later in parts[number + AHEAD : number + AHEAD + 1])
+                yield rows.to(self.device, non_blocking=True)
 
     def take(self, rows: Tensor) -> Batch:
-        """The images of `rows`."""
+        """The images of `rows`; of streamed ones those in place, whose rows they must be."""
         table = self.table
-        columns = self._gather(table.images, table.label, self._group, table.environment, rows)
-        return Batch._make([*columns, rows])
+        images = self._placed[: len(rows)] if self._placed is not None else table.images
+        where = torch.arange(len(rows), device=self.device) if self._placed is not None else rows
+        image = self._gather(images, where)
+        if self.augmentation:
+            image = self._view(image, self.augmentation.draw(len(rows), self.device))
+        return Batch(image, table.label[rows], self._group[rows], table.environment[rows], rows)
+
+    def _fetch(self, rows: Tensor) -> Tensor:
+        """The images of `rows` in memory that the device can copy from by itself."""
+        images = self.table.images
+        found = torch.empty(len(rows), *images.shape[1:], dtype=images.dtype, pin_memory=self.device.type == "cuda")
+        torch.index_select(images, 0, rows, out=found)
+        return found
+
+    def _place(self, images: Tensor) -> None:
+        """Copy the images of the next batch to where captured steps read them."""
+        if self._placed is None:
+            shape = (self.batch_size, *images.shape[1:])
+            self._placed = torch.empty(shape, dtype=images.dtype, device=self.device)
+        self._placed[: len(images)].copy_(images, non_blocking=True)
 
 
-def _gather(images: Tensor, label: Tensor, group: Tensor, environment: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
-    return images[rows].float() / 255, label[rows], group[rows], environment[rows]
+def _whole(rows: Tensor) -> Tensor:
+    return rows
+
+
+def _gather(images: Tensor, rows: Tensor) -> Tensor:
+    """Some of the uint8 `images` as floats in [0, 1]."""
+    return images[rows].float() / 255

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ class ImageTable:
     splits: tuple[str, ...]
     classes: tuple[str, ...]
     attributes: tuple[str, ...]
+    names: tuple[str, ...] | None = None
+    """The file of every row, relative to the data's folder; None for images that come from none."""
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
@@ -49,6 +52,8 @@ class ImageTable:
                     f"{self.name}: {column} must lie in 0…{len(names) - 1} ({', '.join(names)}), "
                     f"got {int(values.min())}…{int(values.max())}"
                 )
+        if self.names is not None and len(self.names) != len(self.images):
+            raise ValueError(f"{self.name}: {len(self.images)} images have {len(self.names)} names; expected one each")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -75,16 +80,30 @@ class ImageTable:
         return torch.nonzero(self.split == self.splits.index(split)).flatten()
 
     def part(self, split: str) -> ImageTable:
-        """The rows of `split` as a table of their own."""
-        return self.take(self.indices(split))
+        """The rows of `split` as a table of their own; where they follow one another no image is copied."""
+        rows = self.indices(split)
+        if len(rows) == 0 or int(rows[-1]) - int(rows[0]) + 1 != len(rows):
+            return self.take(rows)
+        piece = slice(int(rows[0]), int(rows[-1]) + 1)
+        names = self.names[piece] if self.names is not None else None
+        return replace(self, names=names, **{name: getattr(self, name)[piece] for name in self._columns()})
 
     def take(self, rows: Tensor) -> ImageTable:
-        """The given rows as a table of their own."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in self._columns()})
+        """The given rows, by number or as a mask, as a table of their own."""
+        if rows.dtype == torch.bool:
+            rows = torch.nonzero(rows).flatten()
+        names = tuple(self.names[row] for row in rows.tolist()) if self.names is not None else None
+        return replace(self, names=names, **{name: self._at(name, rows) for name in self._columns()})
 
-    def to(self, device: torch.device | str) -> ImageTable:
-        """The same table on `device`."""
-        return replace(self, **{name: getattr(self, name).to(device) for name in self._columns()})
+    def to(self, device: torch.device | str, *, images: bool = True) -> ImageTable:
+        """The same table on `device`; without `images`, all of it but them."""
+        moved = [name for name in self._columns() if images or name != "images"]
+        return replace(self, **{name: getattr(self, name).to(device) for name in moved})
+
+    def _at(self, name: str, rows: Tensor) -> Any:
+        """The given rows of a column, wherever it lies."""
+        column: Tensor = getattr(self, name)
+        return column[rows.to(column.device)]
 
     def _columns(self) -> list[str]:
         return [field.name for field in fields(self) if isinstance(getattr(self, field.name), Tensor)]

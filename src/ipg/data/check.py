@@ -1,0 +1,185 @@
+"""What is in a data set, what is wrong with it, and what that means for training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ipg.data.cache import UnreadableError
+from ipg.data.duplicates import identical, similar
+from ipg.data.listing import Listing
+from ipg.data.splits import SPLITS
+from ipg.data.table import ImageTable
+
+__all__ = ["Finding", "Report", "check_files", "check_table"]
+
+FEW = 100
+"""Groups with fewer images give coarse accuracies."""
+LEAST_GAP = 0.1
+"""How much more frequent an attribute has to be in a class than in the others to be called a shortcut."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to know."""
+
+    severity: Literal["error", "warning", "note"]
+    """An error makes training impossible, a warning its figures doubtful."""
+    name: str
+    meaning: str
+    """What it means for training, and what to do."""
+    items: tuple[str, ...] = ()
+    """The images or groups it is about."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Counts and findings."""
+
+    name: str
+    shape: tuple[int, ...] | None
+    """Of an image; None where they could not be decoded."""
+    splits: tuple[str, ...]
+    classes: tuple[str, ...]
+    attributes: tuple[str, ...]
+    counts: Tensor  # (splits, classes, attributes)
+    findings: tuple[Finding, ...]
+
+    @property
+    def broken(self) -> bool:
+        """Whether training is impossible."""
+        return any(finding.severity == "error" for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        rows = [
+            {"split": split, "label": label, "attribute": attribute, "images": int(self.counts[s, k, a])}
+            for s, split in enumerate(self.splits)
+            for k, label in enumerate(self.classes)
+            for a, attribute in enumerate(self.attributes)
+        ]
+        findings = [asdict(finding) for finding in self.findings]
+        total = int(self.counts.sum())
+        return {"data": self.name, "images": total, "shape": self.shape, "broken": self.broken} | {
+            "counts": rows,
+            "findings": findings,
+        }
+
+
+def check_files(listing: Listing, *, size: int | None = None) -> Report:
+    """Look at a data set of image files: decode all of them, count, and look for copies."""
+    findings: list[Finding] = []
+    table: ImageTable | None = None
+    try:
+        table = listing.table(size)
+    except UnreadableError as error:
+        items = tuple(f"{name}: {reason}" for name, reason in error.reasons.items())
+        meaning = "Training refuses data with images that cannot be decoded: replace the files, or remove their rows."
+        findings.append(Finding("error", "unreadable images", meaning, items))
+    counts = _counts(listing, len(SPLITS))
+    findings += _about_copies(listing, table)
+    findings += _about_counts(counts, SPLITS, listing.classes, listing.attributes)
+    findings += [Finding("note", "as read", f"{note[0].upper()}{note[1:]}.") for note in listing.notes]
+    shape = tuple(table.images.shape[1:]) if table is not None else None
+    return Report(listing.name, shape, SPLITS, listing.classes, listing.attributes, counts, tuple(findings))
+
+
+def check_table(table: ImageTable) -> Report:
+    """Look at a data set that is no files of images: count."""
+    counts = _counts(table, len(table.splits))
+    findings = tuple(_about_counts(counts, table.splits, table.classes, table.attributes))
+    shape = tuple(table.images.shape[1:])
+    return Report(table.name, shape, table.splits, table.classes, table.attributes, counts, findings)
+
+
+def _counts(rows: Listing | ImageTable, splits: int) -> Tensor:
+    """Images by split, class and attribute."""
+    shape = (splits, len(rows.classes), len(rows.attributes))
+    key = (rows.split * shape[1] + rows.label) * shape[2] + rows.attribute
+    return torch.bincount(key, minlength=splits * shape[1] * shape[2]).view(shape)
+
+
+def _about_copies(listing: Listing, table: ImageTable | None) -> Iterator[Finding]:
+    same = identical(listing.source, listing.files)
+    split, label = listing.split.tolist(), listing.label.tolist()
+
+    def named(sets: Sequence[Sequence[int]]) -> tuple[str, ...]:
+        return tuple(" = ".join(f"{listing.files[row]} ({SPLITS[split[row]]})" for row in rows) for rows in sets)
+
+    if across := [rows for rows in same if len({split[row] for row in rows}) > 1]:
+        meaning = "Accuracy there counts images that training has seen: remove them from one of the splits."
+        yield Finding("warning", "images in two splits", meaning, named(across))
+    if unlike := [rows for rows in same if len({label[row] for row in rows}) > 1]:
+        meaning = "One of the labels is wrong, and no network can get both right: look at them."
+        yield Finding("warning", "images with two labels", meaning, named(unlike))
+    if within := [rows for rows in same if rows not in across and rows not in unlike]:
+        yield Finding("note", "images that come twice", "They count as often as they are there.", named(within))
+    if table is not None:
+        alike = [rows for rows in similar(table.images) if len({split[row] for row in rows}) > 1]
+        known = {frozenset(rows) for rows in same}
+        if alike := [rows for rows in alike if frozenset(rows) not in known]:
+            meaning = "They look the same, copies perhaps that were saved anew: look at them, as accuracy may flatter."
+            yield Finding("warning", "images alike in two splits", meaning, named(alike))
+
+
+def _about_counts(
+    counts: Tensor, splits: Sequence[str], classes: Sequence[str], attributes: Sequence[str]
+) -> Iterator[Finding]:
+    def groups(mask: Tensor) -> tuple[str, ...]:
+        named = len(attributes) > 1
+        return tuple(classes[k] + (f", {attributes[a]}" if named else "") for k, a in torch.nonzero(mask).tolist())
+
+    by_split = dict(zip(splits, counts, strict=True))
+    train = by_split.get("train", torch.zeros_like(counts[0]))
+    if not int(train.sum()):
+        yield Finding("error", "no training image", "There is nothing to learn from.")
+        return
+    if missing := tuple(name for name, count in zip(classes, train.sum(dim=1).tolist(), strict=True) if not count):
+        meaning = "A network cannot learn a class that it never sees: add images, or leave the class out."
+        yield Finding("warning", "classes without a training image", meaning, missing)
+    if len(attributes) == 1:
+        meaning = (
+            "Without an attribute there are no groups: the worst group is the worst class. Pairs work all the same."
+        )
+        yield Finding("note", "no group labels", meaning)
+    else:
+        yield from _about_shortcut(train, classes, attributes)
+        if empty := groups(train == 0):
+            meaning = "Reweighting groups cannot help there; pairs can."
+            yield Finding("note", "groups without a training image", meaning, empty)
+    for name, meaning in (
+        ("validation", "Selection by the worst group does not see them; `--selection pairs` needs no groups."),
+        ("test", "How the network does there stays unknown."),
+    ):
+        part = by_split.get(name, torch.zeros_like(train))
+        if not int(part.sum()):
+            yield Finding("note", f"no {name} image", meaning.replace("there", "on new images"))
+            continue
+        if empty := groups((part == 0) & (counts.sum(dim=0) > 0)):
+            yield Finding("note", f"groups without a {name} image", meaning, empty)
+        few = (part > 0) & (part < FEW)
+        if bool(few.any()):
+            least = int(part[few].min())
+            meaning = f"One image more or less right moves the accuracy of the smallest by {100 / least:.1f} points."
+            yield Finding("note", f"small groups in {name}", meaning, groups(few))
+
+
+def _about_shortcut(train: Tensor, classes: Sequence[str], attributes: Sequence[str]) -> Iterator[Finding]:
+    """How much of the label the attribute gives away in training: where a class differs most from the others."""
+    total, own = train.sum(dim=0, keepdim=True), train.sum(dim=1, keepdim=True)  # (1, A), (K, 1)
+    here = train / own.clamp(min=1)
+    elsewhere = (total - train) / (total.sum() - own).clamp(min=1)
+    gap = torch.where(own > 0, here - elsewhere, 0.0)
+    if float(gap.max()) < LEAST_GAP:
+        return
+    k, a = divmod(int((gap + 1e-3 * here).argmax()), len(attributes))  # of two that say the same the more frequent one
+    perfect = torch.equal(train.max(dim=0).values, total[0])
+    meaning = (
+        f"In training {float(here[k, a]):.0%} of {classes[k]!r} are {attributes[a]!r}, of the other classes "
+        f"{float(elsewhere[k, a]):.0%}" + (", and the attribute gives away every label" if perfect else "")
+    )
+    yield Finding("note", "perfect shortcut" if perfect else "shortcut", f"{meaning}: plain training may lean on it.")

@@ -1,0 +1,88 @@
+"""Labelled image files that are not decoded yet: what every reader of a layout makes, and a table is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ipg.data.cache import cached_images
+from ipg.data.decode import Fit
+from ipg.data.errors import DataError, ProblemsError
+from ipg.data.sources import Source
+from ipg.data.splits import SPLITS
+from ipg.data.table import ImageTable
+
+__all__ = ["Listing", "find_files"]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """N image files with their columns, a row a file; see `ImageTable` for the columns."""
+
+    name: str
+    source: Source
+    files: tuple[str, ...]
+    label: Tensor  # (N,)
+    attribute: Tensor  # (N,)
+    split: Tensor  # (N,)
+    content: Tensor  # (N,)
+    classes: tuple[str, ...]
+    attributes: tuple[str, ...]
+    size: int
+    """The side of the images where none is asked for."""
+    fit: Fit = "squeeze"
+    notes: tuple[str, ...] = ()
+    """What the reader decided by itself, in sentences."""
+
+    def by_split(self) -> Listing:
+        """The rows sorted by split, so that a split of the memory-mapped images is one piece and is not copied."""
+        order = torch.argsort(self.split, stable=True)
+        columns = {name: getattr(self, name)[order] for name in ("label", "attribute", "split", "content")}
+        return replace(self, files=tuple(self.files[row] for row in order.tolist()), **columns)
+
+    def table(self, size: int | None = None) -> ImageTable:
+        """The images decoded, from the cache where they were decoded before."""
+        side = self.size if size is None else size
+        return ImageTable(
+            name=self.name,
+            images=cached_images(self.source, self.files, size=side, fit=self.fit, what=self.name),
+            label=self.label,
+            attribute=self.attribute,
+            split=self.split,
+            environment=torch.zeros_like(self.label),
+            content=self.content,
+            splits=SPLITS,
+            classes=self.classes,
+            attributes=self.attributes,
+            names=self.files,
+        )
+
+
+def find_files(source: Source, names: Sequence[str], where: Callable[[int], str]) -> tuple[str, ...]:
+    """The files of all rows under the names they have in `source`.
+
+    Raises:
+        ProblemsError: some are missing, lead out of the data, or are named by two rows; `where` says in which line.
+    """
+    problems: list[str] = []
+    rows: dict[str, int] = {}
+    for row, name in enumerate(names):
+        try:
+            found = source.find(name) if name else None
+        except DataError as error:
+            problems.append(f"{where(row)}: {error}")
+            continue
+        if found is None:
+            problems.append(
+                f"{where(row)}: there is no image {name!r} in {source.place}" if name else f"{where(row)}: no path"
+            )
+        elif found in rows:
+            problems.append(f"{where(row)}: {name!r} is there already ({where(rows[found])}); keep one of the rows")
+        else:
+            rows[found] = row
+    if problems:
+        raise ProblemsError(problems)
+    return tuple(rows)

@@ -1,0 +1,140 @@
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ipg.data.check import Report, check_files, check_table
+from ipg.data.folder import read
+from ipg.data.table import ImageTable
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def photos(tmp_path: Path, picture, put, write_csv) -> Write:
+    """Writes 24 images and a table: label by twos, attribute, split and content as functions of the number."""
+
+    def write(*, attribute=None, split=lambda n: ("train", "validation", "test")[n // 8], image=lambda n: n) -> Path:
+        columns = {"path": lambda n: f"{n:02d}.png", "label": lambda n: ("cat", "dog")[n % 2], "split": split}
+        if attribute is not None:
+            columns["attribute"] = attribute
+        for n in range(24):
+            put(tmp_path / f"{n:02d}.png", picture(image(n)))
+        rows = [[make(n) for make in columns.values()] for n in range(24)]
+        return write_csv(tmp_path / "photos.csv", list(columns), rows)
+
+    return write
+
+
+def names(report: Report) -> dict[str, tuple[str, ...]]:
+    return {finding.name: finding.items for finding in report.findings}
+
+
+def test_counts(photos: Write) -> None:
+    report = check_files(read(photos(attribute=lambda n: ("red", "blue")[n // 2 % 2])), size=16)
+    assert report.shape == (3, 16, 16)
+    assert report.counts.tolist() == [[[2, 2], [2, 2]]] * 3
+    assert not report.broken
+    plain = json.loads(json.dumps(report.to_json()))
+    assert (plain["data"], plain["images"], plain["broken"]) == ("photos", 24, False)
+    assert {"split": "test", "label": "dog", "attribute": "red", "images": 2} in plain["counts"]
+    assert len(plain["counts"]) == 12
+    assert {finding["name"] for finding in plain["findings"]} == {"small groups in validation", "small groups in test"}
+
+
+def test_unreadable_images(photos: Write) -> None:
+    table = photos()
+    (table.parent / "03.png").write_bytes(b"")
+    (table.parent / "09.png").write_bytes((table.parent / "09.png").read_bytes()[:70])
+    report = check_files(read(table), size=16)
+    assert report.broken
+    (finding,) = [finding for finding in report.findings if finding.severity == "error"]
+    assert [item.partition(":")[0] for item in finding.items] == ["03.png", "09.png"]
+    assert report.shape is None
+    assert int(report.counts.sum()) == 24
+
+
+def test_copies_across_splits_with_two_labels_and_in_one_split(photos: Write) -> None:
+    same = {8: 0, 3: 2, 6: 4}  # another split; another label; the same
+    found = names(check_files(read(photos(image=lambda n: same.get(n, n))), size=16))
+    assert found["images in two splits"] == ("00.png (train) = 08.png (validation)",)
+    assert found["images with two labels"] == ("02.png (train) = 03.png (train)",)
+    assert found["images that come twice"] == ("04.png (train) = 06.png (train)",)
+    assert "images alike in two splits" not in found
+
+
+def test_copies_saved_anew(photos: Write, picture) -> None:
+    table = photos()
+    (table.parent / "01.png").write_bytes(picture(1, size=(200, 150)))
+    (table.parent / "20.png").write_bytes(picture(1, size=(200, 150), kind="JPEG", quality=90))
+    found = names(check_files(read(table), size=32))
+    assert found["images alike in two splits"] == ("01.png (train) = 20.png (test)",)
+
+
+def test_a_perfect_shortcut_and_its_empty_groups(photos: Write) -> None:
+    report = check_files(read(photos(attribute=lambda n: n % 2 if n < 8 else n // 2 % 2)), size=8)
+    assert names(report)["groups without a training image"] == ("cat, 1", "dog, 0")
+    (finding,) = [finding for finding in report.findings if finding.name == "perfect shortcut"]
+    assert "100% of 'cat' are '0', of the other classes 0%" in finding.meaning
+    assert "gives away every label" in finding.meaning
+
+
+def test_without_attributes_or_given_splits(photos: Write) -> None:
+    report = check_files(read(photos(split=lambda n: "train"), seed=5), size=8)
+    found = {finding.name: finding.meaning for finding in report.findings}
+    assert "the worst group is the worst class" in found["no group labels"]
+    assert found["as read"].startswith("Drawn by seed 5 from the training images")
+    assert names(report)["small groups in test"] == ("cat", "dog")
+
+
+def test_groups_that_selection_and_tests_do_not_see(photos: Write) -> None:
+    def attribute(n: int) -> int:
+        return n // 2 % 2 if n < 8 else 0 if n < 16 else 1
+
+    found = names(check_files(read(photos(attribute=attribute)), size=8))
+    assert found["groups without a validation image"] == ("cat, 1", "dog, 1")
+    assert found["groups without a test image"] == ("cat, 0", "dog, 0")
+
+
+@pytest.fixture
+def bars(make_table) -> ImageTable:
+    return make_table(train=2000, validation=1000, test=1000, agreement=0.5)
+
+
+def test_a_table_with_nothing_to_say(bars: ImageTable) -> None:
+    report = check_table(bars)
+    assert report.findings == ()
+    assert int(report.counts.sum()) == 4000
+
+
+def test_a_shortcut_that_does_not_change_the_most_likely_class(bars: ImageTable) -> None:
+    """As in CelebA: men are hardly ever blond, but most women are not blond either."""
+    n = len(bars)
+    label = (torch.arange(n) % 8 == 0).long()
+    report = check_table(replace(bars, label=label, attribute=torch.where(label == 1, 0, torch.arange(n) // 8 % 2)))
+    (finding,) = [finding for finding in report.findings if finding.name == "shortcut"]
+    assert "100% of 'bottom' are 'red', of the other classes 50%" in finding.meaning
+
+
+def test_classes_and_splits_without_images(bars: ImageTable) -> None:
+    no_class = check_table(replace(bars, classes=("top", "bottom", "middle")))
+    assert names(no_class)["classes without a training image"] == ("middle",)
+    assert not no_class.broken
+    train_alone = check_table(bars.part("train"))
+    assert {"no validation image", "no test image"} <= set(names(train_alone))
+    nothing = check_table(bars.part("test"))
+    assert nothing.broken
+    assert names(nothing) == {"no training image": ()}
+
+
+def test_the_size_of_a_group_in_points(bars: ImageTable) -> None:
+    keep = torch.ones(len(bars), dtype=torch.bool)
+    rows = torch.nonzero((bars.split == 2) & (bars.group == 1)).flatten()
+    keep[rows[44:]] = False
+    report = check_table(bars.take(keep))
+    (finding,) = report.findings
+    assert (finding.name, finding.items) == ("small groups in test", ("top, green",))
+    assert "2.3 points" in finding.meaning
