@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ipg.config import ConfigError, RunConfig
-from ipg.experiments.study import Study, Trial, load_study
+from ipg.experiments.study import ADDED, STUDIES, Study, Trial, find_study, load_study
 
 STUDY = """
 dataset = "colored_fashion"
@@ -18,6 +18,7 @@ seeds = 2
 [base]
 epochs = 3
 alpha = 0.5
+precision = "fp32"
 [[arm]]
 method = "erm"
 protocol = "paper"
@@ -51,10 +52,9 @@ def problems(tmp_path: Path, text: str) -> list[str]:
 def test_the_trials_of_a_file(tmp_path: Path) -> None:
     study = study_of(tmp_path)
     assert (study.name, study.metrics_split) == ("small", "test")
-    erm = RunConfig(data="colored_fashion", method="erm", epochs=3, alpha=0.5)
-    joint = RunConfig(
-        data="colored_fashion_noisy", method="joint", epochs=3, alpha=0.2, options={"order": "sum"}, seed=7
-    )
+    base: dict[str, Any] = {"epochs": 3, "precision": "fp32"}
+    erm = RunConfig(data="colored_fashion", method="erm", alpha=0.5, **base)
+    joint = RunConfig(data="colored_fashion_noisy", method="joint", alpha=0.2, options={"order": "sum"}, seed=7, **base)
     assert study.trials == (
         Trial("small", "colored_fashion", "erm", "paper", 0, erm),
         Trial("small", "colored_fashion", "erm", "paper", 1, erm.with_changes(seed=1)),
@@ -73,8 +73,34 @@ def test_everything_may_stand_in_the_arm(tmp_path: Path) -> None:
 
 
 def test_a_key_is_pinned(tmp_path: Path) -> None:
-    """Rows are found again by their keys: another form of them would run every study anew."""
+    """Rows are found again by their keys: another form of them would run every study anew.
+
+    A setting that is new goes into `study.ADDED`, with the value that all trials have had so far.
+    """
     assert study_of(tmp_path).trials[0].key == "3610f3695bf4fe43"
+
+
+@pytest.mark.parametrize(("name", "usual", "other"), [("jitter", 0.0, 0.1), ("strict", False, True), ("size", None, 9)])
+def test_a_setting_that_joins_changes_no_key_while_it_has_its_old_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, usual: Any, other: Any
+) -> None:
+    trial = study_of(tmp_path).trials[0]
+    changed = replace(trial, config=trial.config.with_changes(**{name: other}))
+    flat = RunConfig.flat
+    with monkeypatch.context() as before_it_joined:
+        before_it_joined.setattr(RunConfig, "flat", lambda config: {k: v for k, v in flat(config).items() if k != name})
+        before = trial.key
+        assert changed.key == before
+    assert trial.key != before
+    monkeypatch.setitem(ADDED, name, usual)
+    assert trial.key == before
+    assert changed.key != before
+
+
+def test_settings_that_joined_have_their_old_value_by_default() -> None:
+    settings = RunConfig().flat()
+    assert all(settings[name] == value for name, value in ADDED.items() if name in settings)
+    assert "engine" in settings
 
 
 def test_the_rows_in_results_are_those_of_the_studies(repo_root: Path) -> None:
@@ -97,6 +123,7 @@ def test_keys_tell_everything_apart_that_decides_the_outcome(tmp_path: Path) -> 
         {"config": trial.config.with_changes(margin="0.5")},
         {"config": trial.config.with_changes(options={"order": "sum"})},
         {"config": trial.config.with_changes(precision="tf32")},
+        {"config": trial.config.with_changes(engine="eager")},
     ]  # fmt: skip
     keys = [trial.key, *(replace(trial, **change).key for change in changes)]
     assert len(set(keys)) == len(keys)
@@ -177,3 +204,29 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_the_studies_of_the_project(repo_root: Path) -> None:
     for path in (repo_root / "src/ipg/experiments/studies").glob("*.toml"):
         assert load_study(path).trials
+
+
+# -- by name ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_projects_own_studies_go_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_study("margin") == load_study(STUDIES / "margin.toml")
+    (tmp_path / "margin").mkdir()  # a folder is no study
+    assert find_study("margin").name == "margin"
+    written(tmp_path, STUDY)
+    assert find_study("small.toml") == find_study(str(tmp_path / "small.toml")) == load_study(tmp_path / "small.toml")
+
+
+def test_a_name_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"there is no study 'marign': expected a TOML file, or one of .*, margin"):
+        find_study("marign")
+    with pytest.raises(ConfigError, match=r"there is no study file marign\.toml"):
+        find_study("marign.toml")
+
+
+def test_titles(tmp_path: Path) -> None:
+    titles = [trial.title for trial in study_of(tmp_path).trials]
+    assert titles[1] == "erm (paper) 40 pairs, alpha 0.5, every 4, seed 1"
+    assert titles[2] == "joint order=sum (tuned) 40 pairs, alpha 0.2, every 4, seed 7"

@@ -11,7 +11,7 @@ import pytest
 
 from ipg.experiments import table
 from ipg.experiments.arms import arms_of, collapsed, figure_of, published, spread
-from ipg.experiments.study import Trial, load_study
+from ipg.experiments.study import ADDED, Trial, load_study
 from ipg.experiments.table import dataset_table, fill, main, measured, results_page
 
 STUDY = """
@@ -223,6 +223,33 @@ def test_rows_find_their_arm_by_settings_and_the_rest_is_reported(project: Path)
     write(project / "results" / "first" / "trials.jsonl", [other, known])
     page = results_page(measured(project / "results", project / "studies"), published(), [])
     assert "Rows that no arm of the study file asks for, left out above: 1." in page
+
+
+def test_a_row_without_a_setting_has_the_value_all_had_before_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two arms that differ in a new setting alone, an old row is of the one with the old value."""
+    text = STUDY.replace("seeds = 3", "seeds = 1").partition('[[arm]]\nmethod = "ipg"')[0]
+    arm = '[[arm]]\nmethod = "erm"\nprotocol = "paper"\nconfig = { jitter = 0.1 }\n'
+    (project / "studies" / "new.toml").write_text(text + arm, encoding="utf-8")
+    study = load_study(project / "studies" / "new.toml")
+    old = row(study.trials[0], 0.5)
+    del old["config"]["jitter"]
+    assert [len(arm.rows) for arm in arms_of(study, [old])[0]] == [1, 0]  # the first that nothing speaks against
+    monkeypatch.setitem(ADDED, "jitter", 0.1)
+    arms, unknown = arms_of(study, [old])
+    assert [len(arm.rows) for arm in arms] == [0, 1]
+    assert unknown == []
+
+
+def test_what_a_trial_leaves_open_agrees_with_what_came_of_it(project: Path) -> None:
+    study = load_study(project / "studies" / "tuned.toml")
+    assert study.trials[0].config.precision == "auto"
+    resolved = row(study.trials[0], 0.5)
+    resolved["config"] |= {"precision": "bf16", "engine": "captured"}
+    arms, unknown = arms_of(study, [resolved])
+    assert [len(arm.rows) for arm in arms] == [1]
+    assert unknown == []
 
 
 def test_two_rows_of_one_trial_are_refused(project: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from ipg.experiments.study import Study, Trial
+from ipg.experiments.study import ADDED, ELSEWHERE, Study, Trial
 
 __all__ = ["Arm", "Figure", "Spread", "arms_of", "collapsed", "figure_of", "published", "spread"]
 
@@ -93,7 +93,8 @@ def arms_of(study: Study, rows: Sequence[Row]) -> tuple[list[Arm], list[Row]]:
     """The arms of `study` in its order, each with its rows by seed; and the rows that belong to none.
 
     A row belongs to a trial when it tells of the split that the study asks for, and seed, method, protocol and every
-    setting that both know agree: a setting that is new since the row was written does not part them.
+    setting that both know agree: a setting that is new since the row was written does not part them, unless the trial
+    has another value than all had before (see `ADDED`). What a trial leaves to `auto` agrees with what came of it.
 
     Raises:
         ValueError: two rows are of the same trial.
@@ -126,13 +127,14 @@ def arms_of(study: Study, rows: Sequence[Row]) -> tuple[list[Arm], list[Row]]:
 
 def _settings(trial: Trial) -> dict[str, Any]:
     values = trial.config.flat()
-    return {name: value for name, value in values.items() if name not in ("seed", "device", "data_path")}
+    return {name: value for name, value in values.items() if name not in ("seed", *ELSEWHERE)}
 
 
 def _is_of(row: Row, trial: Trial) -> bool:
     same = all(row[name] == getattr(trial, name) for name in ("dataset", "method", "protocol", "seed"))
-    config = row["config"]
-    return same and all(config[name] == value for name, value in _settings(trial).items() if name in config)
+    config = {**ADDED, **row["config"]}
+    stated = {name: value for name, value in _settings(trial).items() if value != "auto"}
+    return same and all(config[name] == value for name, value in stated.items() if name in config)
 
 
 def published() -> list[Figure]:

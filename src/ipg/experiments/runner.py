@@ -1,132 +1,192 @@
-"""Runs what is missing of a study and keeps a row a trial, written as it ends."""
+"""Runs what is missing of a study, here, in worker processes or on a cluster, and keeps a row a trial.
+
+Several runners may be at one study: each takes trials that nobody else has. A trial that failed is tried again by the
+next runner, not by the one that saw it fail.
+"""
 
 from __future__ import annotations
 
 import argparse
-import base64
-import json
-import os
+import signal
 import sys
-import traceback
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Protocol
 
-import numpy as np
+from rich.console import Console
 
-from ipg.evaluation.groups import predict
-from ipg.experiments.study import Study, Trial, load_study
-from ipg.training.device import autocast_dtype
-from ipg.training.loop import train
-from ipg.training.materials import gather, suited_model
+from ipg.config import ConfigError
+from ipg.experiments.attempt import Ended, Job, RunTrial
+from ipg.experiments.cluster import Cluster, Tasks
+from ipg.experiments.progress import View
+from ipg.experiments.store import Store, read_rows
+from ipg.experiments.study import Study, Trial, find_study
+from ipg.experiments.trial import run_trial
+from ipg.experiments.workers import Workers, suitable_workers
 
-__all__ = ["read_rows", "run_study", "run_trial"]
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows in a `trials.jsonl`; none where there is no file. A line cut by a kill is left out."""
-    rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []:
-        with suppress(json.JSONDecodeError):
-            rows.append(json.loads(line))
-    return rows
+__all__ = ["Tally", "read_rows", "run_study", "run_trial"]
 
 
-def run_study(study: Study, results: Path, *, data_path: str | None = None, device: str = "auto") -> int:
-    """Run the trials that have no row in `results` yet; returns how many failed."""
-    file = results / "trials.jsonl"
-    done = {row.get("key") for row in read_rows(file)}
+@dataclass(frozen=True)
+class Tally:
+    """How a study stands."""
+
+    done: int
+    failed: int
+    elsewhere: int
+    """Trials that another runner is at."""
+
+
+def run_study(
+    study: Study,
+    results: Path,
+    *,
+    data_path: str | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    cluster: Cluster | None = None,
+    run: RunTrial = run_trial,
+    console: Console | None = None,
+) -> Tally:
+    """Run the trials that have no row in `results` yet.
+
+    Args:
+        study: what to run.
+        results: folder of the rows and of trials under way.
+        data_path: where the data set's files are.
+        device: auto, cpu, cuda or mps.
+        workers: processes; a GPU each, or half the cores, where not given. One alone is this process itself.
+        cluster: where to run instead of on this machine.
+        run: runs a trial; to be found by its name where there are several processes.
+        console: where to say how it goes.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C or SIGTERM; trials under way are saved and the message says how to go on.
+    """
+    console = console or Console()
+    store = Store(results)
+    done = store.done()
     missing = [trial for trial in study.trials if trial.key not in done]
-    print(f"{study.name}: {len(study.trials)} trials, {len(study.trials) - len(missing)} done", flush=True)
-    results.mkdir(parents=True, exist_ok=True)
-    failed = 0
-    for number, trial in enumerate(missing, start=1):
-        trial = replace(trial, config=trial.config.with_changes(device=device, data_path=data_path))
+    before = len(study.trials) - len(missing)
+    console.print(f"{study.name}: {len(study.trials)} trials, {before} done", highlight=False)
+    store.tidy()
+    if not missing:
+        return Tally(before, 0, 0)
+    trials = [replace(t, config=t.config.with_changes(device=device, data_path=data_path)) for t in missing]
+    job = Job(store, study.metrics_split, run)
+    with View(console, store, name=study.name, missing=len(missing)) as view:
         try:
-            row = run_trial(trial, metrics_split=study.metrics_split)
-        except Exception as error:
-            failed += 1
-            traceback.print_exc(file=sys.stderr)
-            print(f"[{number}/{len(missing)}] {_title(trial)}: failed: {error}", flush=True)
-            continue
-        _append(file, row)
-        average = row["metrics"]["average"]
-        print(f"[{number}/{len(missing)}] {_title(trial)}: {average:.4f} in {row['seconds']:.1f} s", flush=True)
-    return failed
+            with _place(job, view, len(trials), device, workers, cluster) as place, _terminable():
+                elsewhere = _work_off(place, trials, view)
+        except KeyboardInterrupt:
+            stands = f"{before + view.done} of {len(study.trials)} trials are done"
+            raise KeyboardInterrupt(f"stopped, {stands}; run the same command again to go on") from None
+    tally = Tally(before + view.done, view.failed, elsewhere)
+    console.print(_summary(study, tally), highlight=False, soft_wrap=True)
+    return tally
 
 
-def run_trial(trial: Trial, *, metrics_split: str = "test") -> dict[str, Any]:
-    """Run one trial; a trial whose rows do not report the test split never evaluates it."""
-    config = trial.config
-    materials = gather(config)
-    outcome = train(config, materials, evaluate_on=("validation", metrics_split))
-    result = outcome.result
-    selected = next(row for row in outcome.rows if row["epoch"] == result["selected_epoch"])
-    part = materials.table.part(metrics_split)
-    device = next(outcome.model.parameters()).device
-    predictions = predict(outcome.model, part.images.to(device), autocast=autocast_dtype(config))
-    settled = {name: value for name, value in result["config"].items() if name not in ("device", "data_path", "seed")}
-    settled["model"] = config.model or suited_model(materials.table)
+class Place(Protocol):
+    """Where trials are run."""
 
-    def metrics(row: dict[str, Any]) -> dict[str, Any]:
-        return {**row[metrics_split], "pair_disagreement": row["pair_disagreement"]}
-
-    return {
-        "key": trial.key,
-        "study": trial.study,
-        "dataset": trial.dataset,
-        "method": trial.method,
-        "protocol": trial.protocol,
-        "seed": trial.seed,
-        "config": {"weights": None, **settled},
-        "selection": result["selection"],
-        "split": metrics_split,
-        "selected_epoch": result["selected_epoch"],
-        "metrics": metrics(selected),
-        "predictions": _pack(predictions.cpu().numpy(), part.num_classes),
-        "last_metrics": metrics(outcome.rows[-1]),
-        "curve": [row[metrics_split]["average"] for row in outcome.rows],
-        "seconds": result["seconds"],
-        **{name: result[name] for name in ("hardware", "versions", "commit", "date")},
-    }
+    def run(self, trials: Sequence[Trial]) -> Iterator[Ended]:
+        """Have all trials attempted; each is reported once."""
+        ...
 
 
-def _append(file: Path, row: dict[str, Any]) -> None:
-    """Add a row as a line of its own, also after one that a kill has cut."""
-    with file.open("a+b") as out:
-        if out.tell():
-            out.seek(-1, os.SEEK_END)
-            if out.read() != b"\n":
-                out.write(b"\n")
-        out.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+class Here:
+    """Trials in this process, one after the other: what was loaded and compiled for one serves the next."""
+
+    def __init__(self, job: Job, view: View) -> None:
+        self.job, self.view = job, view
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to put away."""
+
+    def run(self, trials: Sequence[Trial]) -> Iterator[Ended]:
+        """Have all trials attempted; each is reported once."""
+        for trial in trials:
+            self.view.started(trial)
+            yield self.job.attempt(trial, partial(self.view.moved, trial.key))
 
 
-def _pack(predictions: np.ndarray[Any, Any], classes: int) -> str:
-    """Predicted classes as base64: eight a byte where there are two classes, else one a byte (at most 256)."""
-    packed = np.packbits(predictions.astype(bool)) if classes == 2 else predictions.astype(np.uint8)
-    return base64.b64encode(packed.tobytes()).decode()
+def _place(
+    job: Job, view: View, trials: int, device: str, workers: int | None, cluster: Cluster | None
+) -> AbstractContextManager[Place]:
+    if cluster is not None:
+        return Tasks(job, view, cluster, device=device)
+    if workers is not None and workers < 1:
+        raise ValueError(f"{workers} workers are asked for; expected at least 1")
+    count = min(workers or suitable_workers(device), trials)
+    return Here(job, view) if count == 1 else Workers(job, view, count, device=device)
 
 
-def _title(trial: Trial) -> str:
-    config = trial.config
-    pairs = f" {config.pairs} pairs, alpha {config.alpha:g}, every {config.every}" if config.pairs else ""
-    options = "".join(f" {name}={value}" for name, value in config.options.items())
-    return f"{trial.method}{options} ({trial.protocol}){pairs}, seed {trial.seed}"
+def _work_off(place: Place, trials: Sequence[Trial], view: View) -> int:
+    """Attempt all trials, and again those that others had, as long as it leads anywhere; how many others still have."""
+    while trials:
+        by_key = {trial.key: trial for trial in trials}
+        busy = []
+        for ended in place.run(trials):
+            view.ended(by_key[ended.key], ended)
+            if ended.state == "elsewhere":
+                busy.append(by_key[ended.key])
+        if len(busy) == len(trials):
+            break
+        trials = busy
+    return len(trials)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM interrupts as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _summary(study: Study, tally: Tally) -> str:
+    parts = [f"{study.name}: {tally.done} of {len(study.trials)} trials done"]
+    if tally.failed:
+        parts.append(f"{tally.failed} failed, tried again when the command is given again")
+    if tally.elsewhere:
+        parts.append(f"{tally.elsewhere} being run by another runner")
+    return "; ".join(parts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a study from the command line."""
-    parser = argparse.ArgumentParser(description="Run what is missing of a study.")
-    parser.add_argument("study", type=Path, help="study file (TOML)")
+    """Run a study from the command line; `ipg study` can do more."""
+    parser = argparse.ArgumentParser(prog="ipg.experiments.runner", description="Run what is missing of a study.")
+    parser.add_argument("study", help="study file (TOML)")
     parser.add_argument("--results", type=Path, help="folder of the rows; results/<study> where not given")
     parser.add_argument("--data-path", help="where the data set's files are")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
+    parser.add_argument("--workers", type=int, help="processes; a GPU each, or half the cores, where not given")
     given = parser.parse_args(arguments)
-    study = load_study(given.study)
-    results = given.results or Path("results") / study.name
-    return 1 if run_study(study, results, data_path=given.data_path, device=given.device) else 0
+    try:
+        study = find_study(given.study)
+        results = given.results or Path("results") / study.name
+        tally = run_study(study, results, data_path=given.data_path, device=given.device, workers=given.workers)
+    except (ConfigError, KeyboardInterrupt) as error:
+        print(f"ipg.experiments.runner: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 130
+    return 1 if tally.failed else 0
 
 
 if __name__ == "__main__":

@@ -24,7 +24,28 @@ from typing import Any
 from ipg.config import ConfigError, RunConfig, read_toml
 from ipg.methods import method_class, parse_options
 
-__all__ = ["Study", "Trial", "load_study"]
+__all__ = ["ADDED", "STUDIES", "Study", "Trial", "find_study", "load_study"]
+
+STUDIES = Path(__file__).with_name("studies")
+"""The project's own studies."""
+
+ADDED: dict[str, Any] = {
+    "engine": "auto",
+    "weights": None,
+    "normalization": None,
+    "freeze": False,
+    "crop": 1.0,
+    "flip": False,
+    "resident": 0.5,
+}
+"""Settings that joined after rows had been written, with the value that trials had in effect before them.
+
+A setting that has this value is left out of the key, and a row that lacks it is read as having it: so the rows written
+before still count. Nothing is ever taken out of here again.
+"""
+
+ELSEWHERE = ("device", "data_path", "resident")
+"""Settings of the machine, which make no other trial."""
 
 _KEYS = ("dataset", "seeds", "metrics_split", "base", "arm")
 _ARM_KEYS = ("dataset", "seeds", "method", "protocol", "config")
@@ -44,9 +65,21 @@ class Trial:
     @property
     def key(self) -> str:
         """What identifies the trial: a digest of all that decides its outcome."""
-        settled = {name: value for name, value in self.config.flat().items() if name not in ("device", "data_path")}
+        settled = {
+            name: value
+            for name, value in self.config.flat().items()
+            if name not in ELSEWHERE and not (name in ADDED and value == ADDED[name])
+        }
         text = json.dumps([self.study, self.dataset, self.method, self.protocol, self.seed, settled], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def title(self) -> str:
+        """The trial in words."""
+        config = self.config
+        pairs = f" {config.pairs} pairs, alpha {config.alpha:g}, every {config.every}" if config.pairs else ""
+        options = "".join(f" {name}={value}" for name, value in config.options.items())
+        return f"{self.method}{options} ({self.protocol}){pairs}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -57,6 +90,17 @@ class Study:
     trials: tuple[Trial, ...]
     metrics_split: str
     """The split whose metrics the rows carry: `test`, or another while settings are being chosen."""
+
+
+def find_study(name: str) -> Study:
+    """The study in the file of that name, or the project's own study of that name."""
+    own = STUDIES / f"{name}.toml"
+    if own.is_file() and not Path(name).is_file():
+        return load_study(own)
+    if not Path(name).suffix and not Path(name).exists():
+        known = ", ".join(sorted(path.stem for path in STUDIES.glob("*.toml")))
+        raise ConfigError([f"there is no study {name!r}: expected a TOML file, or one of {known}"])
+    return load_study(Path(name))
 
 
 def load_study(path: Path) -> Study:

@@ -34,7 +34,7 @@ NAMES = {
     "continuous": "Continuous Correction",
 }
 """Methods as the tables call them; others by their own name."""
-PROTOCOLS = {"paper": "paper's settings", "tuned": "our settings"}
+PROTOCOLS = {"paper": "paper's settings", "tuned": "our settings", "bf16": "paper's settings in bf16, compiled"}
 PAIR_SETTINGS = ("pairs", "pair_batch", "margin", "alpha", "every")
 SETTINGS = ("data", *PAIR_SETTINGS, "schedule", "selection", "model", "epochs", "batch", "learning_rate", "precision")
 """What the long tables show of a configuration: a column each where arms differ, else in a line above."""

@@ -1,0 +1,97 @@
+"""`ipg study`: what is missing of a study, on one machine or on a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ipg.experiments.study import Study
+
+__all__ = ["EXAMPLES", "study"]
+
+EXAMPLES = """
+**Examples**
+
+`ipg study margin --results runs/margin`: one of the project's own studies, into a folder of your own
+
+`ipg study colored_mnist --data-path mnist.npz --list`: which trials are done, missing or failed
+
+`ipg study mine.toml --workers 4`: a study file, by four processes
+
+`ipg study mine.toml --cluster auto --cpus 4 --gpus 1`: on a Ray cluster, a trial on four cores and a GPU
+
+**Going on.** The same command again runs what is still missing: trials under way go on where they were, failed ones are
+tried again. Several runners may be at one study at once, also on several machines that share the folder of results.
+"""
+
+
+def study(
+    name: Annotated[
+        str, typer.Argument(help="Study file (TOML), or the name of one of the project's own.", metavar="STUDY")
+    ],
+    results: Annotated[Path | None, typer.Option(help="Folder of the rows; results/STUDY where not given.")] = None,
+    data_path: Annotated[str | None, typer.Option(help="Where the data set's files are.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    workers: Annotated[
+        int | None, typer.Option(help="Processes on this machine; a GPU each, or half the cores, where not given.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Run on a Ray cluster: its address, or auto.", metavar="ADDRESS")
+    ] = None,
+    cpus: Annotated[float | None, typer.Option(help="With --cluster: cores a trial takes; 1 where not given.")] = None,
+    gpus: Annotated[
+        float | None,
+        typer.Option(help="With --cluster: GPUs a trial takes; 1 where not given and the cluster has any."),
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="Show which trials are done, running, failed or missing; run none.")
+    ] = False,
+) -> None:
+    """Run the trials of a study that are not done yet: a row each, and a traceback for each that fails.
+
+    Exits with 1 where trials have failed; a failed trial does not stop the others.
+    """
+    if cluster is None and (cpus is not None or gpus is not None):
+        raise ValueError("--cpus and --gpus say what a trial takes of a cluster; give --cluster, or use --workers")
+    if cluster is not None and workers is not None:
+        raise ValueError("--workers is for one machine; on a cluster say with --cpus and --gpus what a trial takes")
+
+    from ipg.experiments.study import find_study
+
+    found = find_study(name)
+    folder = results or Path("results") / found.name
+    if show:
+        _list(found, folder)
+        return
+
+    from ipg.experiments.cluster import Cluster
+    from ipg.experiments.runner import run_study
+
+    place = None if cluster is None else Cluster(cluster, 1 if cpus is None else cpus, gpus)
+    tally = run_study(found, folder, data_path=data_path, device=device, workers=workers, cluster=place)
+    if tally.failed:
+        raise typer.Exit(1)
+
+
+def _list(study: Study, results: Path) -> None:
+    """A line a trial, and how many there are of each kind."""
+    from collections import Counter
+
+    from ipg.experiments.store import Store
+
+    store = Store(results)
+    counts: Counter[str] = Counter()
+    for trial in study.trials:
+        if trial.key in store.done():
+            state = "done"
+        elif store.is_held(trial.key):
+            state = "running"
+        else:
+            state = "failed" if store.error_file(trial.key).exists() else "missing"
+        counts[state] += 1
+        typer.echo(f"{state:8} {trial.key}  {trial.dataset}: {trial.title}")
+    shares = ", ".join(f"{counts[state]} {state}" for state in ("done", "running", "failed", "missing"))
+    typer.echo(f"{study.name}: {len(study.trials)} trials, {shares}")

@@ -1,0 +1,74 @@
+"""An attempt at a trial: claim it, run it, keep its row or its traceback."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ipg.experiments.store import Store
+
+if TYPE_CHECKING:
+    from ipg.experiments.study import Trial
+
+__all__ = ["Ended", "Job", "RunTrial", "Tell", "in_a_line"]
+
+Tell = Callable[[float], None]
+"""Is told which share of a trial is done."""
+
+
+class RunTrial(Protocol):
+    """Runs a trial and returns its row, as `ipg.experiments.trial.run_trial` does."""
+
+    def __call__(self, trial: Trial, *, metrics_split: str, folder: Path | None, tell: Tell | None) -> dict[str, Any]:
+        """The row; `folder` is None where the run is not to be kept."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an attempt at a trial ended."""
+
+    key: str
+    state: Literal["done", "failed", "elsewhere"]
+    """`elsewhere`: another runner has the trial."""
+    row: dict[str, Any] | None = None
+    """Of a trial that was done here."""
+    error: str | None = None
+    """One line on what went wrong."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is the same for all attempts of a study."""
+
+    store: Store = field(compare=False)
+    metrics_split: str
+    run: RunTrial
+
+    def attempt(self, trial: Trial, tell: Tell) -> Ended:
+        """Run the trial here, unless it is done or another process is at it."""
+        with self.store.claim(trial.key) as mine:
+            if not mine:
+                return Ended(trial.key, "elsewhere")
+            if trial.key in self.store.done():
+                return Ended(trial.key, "done")
+            folder = self.store.run_folder(trial.key)
+            try:
+                row = self.run(trial, metrics_split=self.metrics_split, folder=folder, tell=tell)
+            except Exception as error:
+                return self.failed(trial, traceback.format_exc(), in_a_line(error))
+            self.store.finish(row)
+        return Ended(trial.key, "done", row)
+
+    def failed(self, trial: Trial, text: str, line: str) -> Ended:
+        """Keep the text of what went wrong with a trial that is held."""
+        self.store.fail(trial.key, text)
+        return Ended(trial.key, "failed", error=line)
+
+
+def in_a_line(error: Exception) -> str:
+    """What went wrong, without line breaks."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,0 +1,145 @@
+"""What people see of a study: what is done, running and failed, and how long the rest will take.
+
+On a terminal a bar for the study and one for each trial that runs; everywhere a line for each trial that ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from ipg.experiments.attempt import Ended
+from ipg.experiments.store import Store
+from ipg.experiments.study import Trial
+
+__all__ = ["View", "duration"]
+
+MOST_SHOWN = 16
+"""So many running trials have a bar."""
+
+
+class View:
+    """Told of everything that happens in a study."""
+
+    def __init__(
+        self,
+        console: Console,
+        store: Store,
+        *,
+        name: str,
+        missing: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.console, self.store, self.name, self.missing = console, store, name, missing
+        self.done = self.failed = 0
+        """Of the trials that were missing."""
+        self._running: dict[str, _Running] = {}
+        self._worked = 0.0
+        """Trials that were worked off here, in parts too."""
+        self._clock, self._begun = clock, clock()
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=16),
+            TextColumn("{task.fields[text]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._bar = self._bars.add_task(escape(name), total=missing, text="")
+
+    def __enter__(self) -> View:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def started(self, trial: Trial) -> None:
+        """A trial is given to somebody."""
+        bar = self._bars.add_task(
+            escape(f"  {trial.title}"), total=1.0, text="", visible=len(self._running) < MOST_SHOWN
+        )
+        self._running[trial.key] = _Running(trial, bar)
+        self._refresh()
+
+    def moved(self, key: str, share: float) -> None:
+        """A running trial is so far."""
+        if (running := self._running.get(key)) is None:
+            return
+        if running.start is None:
+            running.start = share
+        running.share = share
+        epochs = running.trial.config.epochs
+        text = f"epoch {min(epochs, int(share * epochs) + 1)}/{epochs}"
+        self._bars.update(running.bar, completed=share, text=text)
+        self._refresh()
+
+    def lost(self, trial: Trial, why: str) -> None:
+        """A trial has to be given to somebody else."""
+        self._forget(trial.key)
+        self.say(f"{trial.title}: {why}")
+
+    def ended(self, trial: Trial, ended: Ended) -> None:
+        """An attempt has ended; one line, unless another runner has to do with it."""
+        self._forget(trial.key, whole=ended.row is not None)
+        if ended.state == "elsewhere":
+            return
+        self.done += ended.state == "done"
+        self.failed += ended.state == "failed"
+        number = f"[{self.done + self.failed}/{self.missing}] {trial.title}"
+        left = f", {duration(seconds)} left" if (seconds := self.seconds_left()) else ""
+        if ended.row is not None:
+            row = ended.row
+            self.say(f"{number}: {row['metrics']['average']:.4f} in {row['seconds']:.1f} s{left}")
+        elif ended.state == "failed":
+            self.say(f"{number}: failed: {ended.error} (see {self.store.error_file(trial.key)}){left}")
+        self._refresh()
+
+    def seconds_left(self) -> float | None:
+        """How long the rest will take at the pace so far; None where there is no telling yet."""
+        worked = self._worked + sum(running.worked for running in self._running.values())
+        left = self.missing - self.done - self.failed - sum(running.share for running in self._running.values())
+        return None if worked <= 0 else (self._clock() - self._begun) * max(0.0, left) / worked
+
+    def _forget(self, key: str, *, whole: bool = False) -> None:
+        if (running := self._running.pop(key, None)) is not None:
+            if whole:
+                running.start, running.share = running.start or 0.0, 1.0
+            self._worked += running.worked
+            self._bars.remove_task(running.bar)
+
+    def _refresh(self) -> None:
+        seconds = self.seconds_left()
+        parts = [f"{self.done} of {self.missing} done", f"{len(self._running)} running", f"{self.failed} failed"]
+        parts += [] if seconds is None else [f"{duration(seconds)} left"]
+        self._bars.update(self._bar, completed=self.done + self.failed, text=", ".join(parts))
+
+    def say(self, line: str) -> None:
+        """Print a line, above the bars."""
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class _Running:
+    """A trial that runs: where it was when it began here, and where it is."""
+
+    def __init__(self, trial: Trial, bar: TaskID) -> None:
+        self.trial, self.bar = trial, bar
+        self.start: float | None = None
+        self.share = 0.0
+
+    @property
+    def worked(self) -> float:
+        return 0.0 if self.start is None else self.share - self.start
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: 40 s, 12 min, 2 h 05 min."""
+    minutes, whole = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{whole} s"
+    hours, minutes = divmod(minutes + (whole >= 30), 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"

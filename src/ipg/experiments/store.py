@@ -1,0 +1,138 @@
+"""What a study keeps on disk, safe with any number of processes at work on it.
+
+    <results>/trials.jsonl              a row a finished trial: the results proper
+    <results>/trials/<key>/.lock        held by whoever runs the trial; the operating system frees it when that dies
+    <results>/trials/<key>/run/         the run: with its checkpoint until the row is written, afterwards a light record
+                                        (configuration, metrics by epoch) that `ipg doctor` reads
+    <results>/trials/<key>/error.txt    the traceback of the last attempt, where that failed
+
+The folder `trials` holds nothing that a row needs: without it, trials under way begin anew and that is all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from ipg.files import write_text
+
+__all__ = ["Store", "read_rows"]
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows in a `trials.jsonl`; none where there is no file. A line cut by a kill is left out."""
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    return [row for line in lines if (row := _row(line)) is not None]
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    with suppress(json.JSONDecodeError):
+        row = json.loads(line.decode("utf-8", "replace"))
+        return row if isinstance(row, dict) else None
+    return None
+
+
+class Store:
+    """The rows of a study, and the folders of its trials."""
+
+    def __init__(self, results: Path) -> None:
+        self.rows, self.trials = results / "trials.jsonl", results / "trials"
+        self._keys: set[str] = set()
+        self._read = 0
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def done(self) -> set[str]:
+        """The keys of the trials that have a row; reads only what has been added since it was last asked."""
+        with suppress(FileNotFoundError), self.rows.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < self._read:  # somebody has taken rows out
+                self._keys, self._read = set(), 0
+            file.seek(self._read)
+            for line in file:
+                if (row := _row(line)) is not None and "key" in row:
+                    self._keys.add(row["key"])
+                if line.endswith(b"\n"):
+                    self._read += len(line)
+        return self._keys
+
+    def finish(self, row: Mapping[str, Any]) -> None:
+        """Keep the row of a trial that is held, unless there is one, and put away what it no longer needs."""
+        self.trials.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.trials / ".lock"):
+            if row["key"] not in self.done():
+                _append(self.rows, row)
+        self.error_file(row["key"]).unlink(missing_ok=True)
+        self._slim(row["key"])
+
+    # -- trials --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def claim(self, key: str) -> Iterator[bool]:
+        """Hold a trial while the block lasts; False where another process holds it."""
+        folder = self.trials / key
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
+        with suppress(Timeout):
+            lock.acquire(timeout=0)
+        try:
+            yield lock.is_locked
+        finally:
+            lock.release()
+
+    def is_held(self, key: str) -> bool:
+        """Whether some process is at the trial now."""
+        if not (self.trials / key / ".lock").exists():
+            return False
+        with self.claim(key) as mine:
+            return not mine
+
+    def run_folder(self, key: str) -> Path:
+        """Where the run of a trial that is held lives, to go on with or to begin in.
+
+        A run that went wrong by itself begins anew, since its checkpoint may be as wrong, and so does one whose row was
+        taken out.
+        """
+        run = self.trials / key / "run"
+        slimmed = (run / "done").exists() and not (run / "model.safetensors").exists()
+        if slimmed or (run / "failure.json").exists():
+            shutil.rmtree(run)
+        return run
+
+    def error_file(self, key: str) -> Path:
+        """Where the traceback of a failed attempt is."""
+        return self.trials / key / "error.txt"
+
+    def fail(self, key: str, text: str) -> None:
+        """Keep what ended an attempt."""
+        write_text(self.error_file(key), text)
+
+    def tidy(self) -> None:
+        """Put away what a runner left that was killed right after a row was written."""
+        for folder in {file.parents[1] for file in self.trials.glob("*/run/*.safetensors")}:
+            if folder.name in self.done():
+                with self.claim(folder.name) as mine:
+                    if mine:
+                        self._slim(folder.name)
+
+    def _slim(self, key: str) -> None:
+        for weights in (self.trials / key / "run").glob("*.safetensors"):
+            weights.unlink(missing_ok=True)
+
+
+def _append(file: Path, row: Mapping[str, Any]) -> None:
+    """Add a row as a line of its own, also after one that a kill has cut; on the disk when this returns."""
+    with file.open("a+b") as out:
+        if out.tell():
+            out.seek(-1, os.SEEK_END)
+            if out.read() != b"\n":
+                out.write(b"\n")
+        out.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+        out.flush()
+        os.fsync(out.fileno())

@@ -1,0 +1,170 @@
+"""`ipg study` as its user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ipg.cli import app
+from ipg.experiments import runner
+from ipg.experiments.cluster import Cluster
+from ipg.experiments.runner import Tally, read_rows
+from ipg.experiments.store import Store
+from ipg.experiments.study import load_study
+
+pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state", "bars")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def ipg(*arguments: str) -> Finished:
+    result = CliRunner().invoke(app, arguments, prog_name="ipg")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Finished(result.exit_code, result.stdout, result.stderr)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: dict[str, Any]) -> Path:
+    """A folder with the study `quick.toml`, of whose three trials the last fails."""
+    monkeypatch.chdir(tmp_path)
+    base = "".join(f"{name} = {json.dumps(value)}\n" for name, value in small.items() if name != "data")
+    arms = (
+        '[[arm]]\nmethod = "erm"\nprotocol = "paper"\nseeds = 2\n'
+        '[[arm]]\nmethod = "erm"\nprotocol = "wild"\nseeds = [7]\n'
+        'config = { learning_rate = 1e30, optimizer = "sgd" }\n'
+    )
+    (tmp_path / "quick.toml").write_text(f'dataset = "bars"\n[base]\n{base}{arms}', encoding="utf-8")
+    return tmp_path
+
+
+def test_a_study_is_run_and_listed(files: Path) -> None:
+    listed = ipg("study", "quick.toml", "--list")
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["missing"] * 3 + ["quick:"]
+    assert not (files / "results").exists()
+    done = ipg("study", "quick.toml", "--device", "cpu", "--workers", "1")
+    assert (done.code, done.err) == (1, "")
+    lines = done.out.splitlines()
+    assert lines[0] == "quick: 3 trials, 0 done"
+    assert lines[1].startswith("[1/3] erm (paper) 8 pairs, alpha 0.1, every 4, seed 0: ")
+    assert lines[3].startswith("[3/3] erm (wild) 8 pairs, alpha 0.1, every 4, seed 7: failed: NonFiniteError: the loss")
+    assert lines[4] == "quick: 2 of 3 trials done; 1 failed, tried again when the command is given again"
+    assert len(read_rows(files / "results" / "quick" / "trials.jsonl")) == 2
+    keys = [trial.key for trial in load_study(files / "quick.toml").trials]
+    assert ipg("study", "quick.toml", "--list").out == (
+        f"done     {keys[0]}  bars: erm (paper) 8 pairs, alpha 0.1, every 4, seed 0\n"
+        f"done     {keys[1]}  bars: erm (paper) 8 pairs, alpha 0.1, every 4, seed 1\n"
+        f"failed   {keys[2]}  bars: erm (wild) 8 pairs, alpha 0.1, every 4, seed 7\n"
+        "quick: 3 trials, 2 done, 0 running, 1 failed, 0 missing\n"
+    )
+    with Store(files / "results" / "quick").claim(keys[2]):
+        assert f"running  {keys[2]}" in ipg("study", "quick.toml", "--list").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], {"workers": None, "cluster": None, "device": "auto", "data_path": None}),
+        (["--workers", "3", "--data-path", "here", "--device", "cpu"], {"workers": 3, "data_path": "here"}),
+        (["--cluster", "auto"], {"cluster": Cluster("auto", 1, None)}),
+        (["--cluster", "head:6379", "--cpus", "4", "--gpus", "0.5"], {"cluster": Cluster("head:6379", 4, 0.5)}),
+    ],
+)
+def test_options_reach_the_runner(
+    files: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: dict[str, Any]
+) -> None:
+    given: dict[str, Any] = {}
+
+    def keep(study: Any, results: Path, **options: Any) -> Tally:
+        given.update(options, results=results)
+        return Tally(3, 0, 0)
+
+    monkeypatch.setattr(runner, "run_study", keep)
+    assert ipg("study", "quick.toml", "--results", "there", *arguments).code == 0
+    assert given == given | expected | {"results": Path("there")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["--cpus", "2"],
+            "--cpus and --gpus say what a trial takes of a cluster; give --cluster, or use --workers",
+        ),
+        (
+            ["--gpus", "0"],
+            "--cpus and --gpus say what a trial takes of a cluster; give --cluster, or use --workers",
+        ),
+        (
+            ["--cluster", "auto", "--workers", "2"],
+            "--workers is for one machine; on a cluster say with --cpus and --gpus what a trial takes",
+        ),
+        (["--workers", "0"], "0 workers are asked for; expected at least 1"),
+        (["--device", "gpu"], "device='gpu': expected one of auto, cpu, cuda, mps"),
+        (
+            ["--cluster", "auto", "--cpus", "-1"],
+            "a trial cannot take -1 CPUs and 0 GPUs; expected 0 or more",
+        ),
+    ],
+)
+def test_mistakes_are_one_clear_line(files: Path, arguments: list[str], expected: str) -> None:
+    done = ipg("study", "quick.toml", *arguments)
+    assert (done.code, done.err) == (2, f"ipg: {expected}\n")
+    assert not (files / "results").exists()
+
+
+def test_a_study_that_nobody_knows(files: Path) -> None:
+    done = ipg("study", "quack")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("ipg: there is no study 'quack': expected a TOML file, or one of colored_mnist, ")
+
+
+def test_rows_of_the_project_count_as_done(repo_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(repo_root)
+    done = ipg("study", "colored_mnist_tuned", "--list")
+    assert done.out.endswith("colored_mnist_tuned: 30 trials, 30 done, 0 running, 0 failed, 0 missing\n")
+
+
+def test_interrupted(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> Tally:
+        raise KeyboardInterrupt("stopped, 1 of 3 trials are done; run the same command again to go on")
+
+    monkeypatch.setattr(runner, "run_study", interrupted)
+    done = ipg("study", "quick.toml")
+    assert (done.code, done.err) == (
+        130,
+        "ipg: stopped, 1 of 3 trials are done; run the same command again to go on\n",
+    )
+
+
+def test_help_loads_neither_torch_nor_ray() -> None:
+    code = """
+import sys
+from typer.testing import CliRunner
+from ipg.cli import app
+done = CliRunner().invoke(app, ["study", "--help"])
+print(done.exit_code, sorted({"torch", "numpy", "ray", "filelock"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "0 []\n"), done.stderr
+
+
+def test_a_worker_begins_before_torch_is_loaded() -> None:
+    """So that it is told of Ctrl-C by its runner from its first moment."""
+    code = "import sys, ipg.experiments.workers; print(sorted({'torch', 'numpy', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

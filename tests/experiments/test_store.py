@@ -1,0 +1,180 @@
+"""Rows and trial folders: nothing lost, nothing doubled, whoever else is at work and whenever one is killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipg.experiments.store import Store, read_rows
+
+
+def row(key: str, **more: Any) -> dict[str, Any]:
+    return {"key": key, "name": "ß\u2028", **more}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_no_rows_yet(store: Store) -> None:
+    assert read_rows(store.rows) == []
+    assert store.done() == set()
+    assert not store.trials.exists()
+
+
+def test_rows_are_kept_once(store: Store, tmp_path: Path) -> None:
+    for key in ("a", "b", "a"):
+        store.finish(row(key, number=len(read_rows(store.rows))))
+    Store(tmp_path).finish(row("b"))
+    assert read_rows(store.rows) == [row("a", number=0), row("b", number=1)]
+
+
+def test_rows_of_others_are_seen(store: Store, tmp_path: Path) -> None:
+    other = Store(tmp_path)
+    assert store.done() == set()
+    other.finish(row("a"))
+    assert store.done() == {"a"}
+    other.finish(row("b"))
+    assert store.done() == {"a", "b"}
+
+
+def test_rows_that_are_taken_out_are_missing_again(store: Store) -> None:
+    for key in ("a", "b"):
+        store.finish(row(key))
+    assert store.done() == {"a", "b"}
+    store.rows.write_text(json.dumps(row("b")) + "\n", encoding="utf-8")
+    assert store.done() == {"b"}
+
+
+@pytest.mark.parametrize("cut", [1, 2, 5, 12, 20])
+def test_a_line_cut_by_a_kill(tmp_path: Path, cut: int) -> None:
+    """Also inside a letter of two bytes; a line that lacks its end alone is whole."""
+    store = Store(tmp_path)
+    for key in ("a", "b"):
+        store.finish(row(key))
+    store.rows.write_bytes(store.rows.read_bytes()[:-cut])
+    expected = {"a", "b"} if cut == 1 else {"a"}
+    for reader in (store, Store(tmp_path)):
+        assert reader.done() == expected
+    for key in ("b", "c"):
+        store.finish(row(key))
+    assert read_rows(store.rows) == [row("a"), row("b"), row("c")]
+    assert store.done() == Store(tmp_path).done() == {"a", "b", "c"}
+
+
+def test_other_lines_are_no_rows(store: Store) -> None:
+    store.rows.write_text('3\n{"name": "keyless"}\n\nnull\n{"key": "a"}\n', encoding="utf-8")
+    assert store.done() == {"a"}
+    assert read_rows(store.rows) == [{"name": "keyless"}, {"key": "a"}]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from ipg.experiments.store import Store
+
+first, results = int(sys.argv[1]), Path(sys.argv[2])
+store = Store(results)
+for number in range(first, first + 40):
+    store.finish({"key": str(number), "filler": "x" * 20_000})
+"""
+
+
+def test_many_processes_write_whole_rows(tmp_path: Path) -> None:
+    """Three at once, half of whose keys each shares with another."""
+    processes = [subprocess.Popen([sys.executable, "-c", WRITER, str(first), str(tmp_path)]) for first in (0, 20, 40)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
+    lines = (tmp_path / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+    assert sorted(int(json.loads(line)["key"]) for line in lines) == list(range(80))
+
+
+# -- trials ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_trial_is_held_by_one(store: Store, tmp_path: Path) -> None:
+    other = Store(tmp_path)
+    assert not other.is_held("a")
+    with store.claim("a") as mine:
+        assert mine
+        assert other.is_held("a")
+        with other.claim("a") as theirs, other.claim("b") as another:
+            assert (theirs, another) == (False, True)
+        assert other.is_held("a")
+    assert not other.is_held("a")
+    with other.claim("a") as mine:
+        assert mine
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from ipg.experiments.store import Store
+
+with Store(Path(sys.argv[1])).claim("a") as mine:
+    print(mine, flush=True)
+    time.sleep(300)
+"""
+
+
+def test_a_killed_process_lets_go(store: Store, tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        assert store.is_held("a")
+        process.kill()
+    assert not store.is_held("a")
+
+
+def files(store: Store, key: str, *names: str) -> Path:
+    run = store.trials / key / "run"
+    run.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (run / name).touch()
+    return run
+
+
+LIGHT = ("config.json", "metrics.jsonl", "result.json", "done")
+HEAVY = ("checkpoint.safetensors", "model.safetensors")
+
+
+def test_after_its_row_a_trial_keeps_a_light_record(store: Store) -> None:
+    run = files(store, "a", *LIGHT, *HEAVY)
+    store.fail("a", "Traceback")
+    assert store.error_file("a").read_text(encoding="utf-8") == "Traceback"
+    store.finish(row("a"))
+    assert {path.name for path in run.iterdir()} == set(LIGHT)
+    assert not store.error_file("a").exists()
+
+
+def test_what_a_kill_after_the_row_has_left_is_put_away(store: Store) -> None:
+    left, going = (files(store, key, *LIGHT, *HEAVY) for key in ("a", "b"))
+    store.rows.write_text(json.dumps(row("a")) + "\n", encoding="utf-8")
+    store.tidy()
+    assert {path.name for path in left.iterdir()} == set(LIGHT)
+    assert {path.name for path in going.iterdir()} == {*LIGHT, *HEAVY}  # it has no row yet
+
+
+@pytest.mark.parametrize(
+    ("found", "goes_on"),
+    [
+        ((), True),
+        (("config.json", "checkpoint.safetensors"), True),
+        ((*LIGHT, *HEAVY), True),
+        (LIGHT, False),
+        (("config.json", "checkpoint.safetensors", "failure.json"), False),
+    ],
+)
+def test_which_runs_go_on(store: Store, found: tuple[str, ...], goes_on: bool) -> None:
+    run = files(store, "a", *found)
+    assert store.run_folder("a") == run
+    assert {path.name for path in run.iterdir()} == set(found) if goes_on else not run.exists()

@@ -1,0 +1,142 @@
+"""A trial leaves a row with all that was measured."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ipg.data import load
+from ipg.data.table import ImageTable
+from ipg.evaluation.groups import predict
+from ipg.experiments.study import Trial
+from ipg.experiments.trial import _pack, run_trial
+from ipg.training.loop import train
+from ipg.training.materials import gather
+
+pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state", "bars")
+
+ROW = {
+    "study", "dataset", "method", "protocol", "seed", "config", "selection", "metrics", "predictions", "last_metrics",
+    "seconds", "hardware", "versions", "commit", "date",
+}  # fmt: skip
+
+
+def test_a_row_has_all_fields(trial: Callable[..., Trial]) -> None:
+    row = run_trial(trial("ipg", selection="worst_group"))
+    assert set(row) >= ROW
+    assert json.loads(json.dumps(row)) == row
+    assert {"pairs", "pair_batch", "pair_builder", "alpha", "tau", "margin", "every"} <= set(row["config"])
+    assert {"model", "weights", "learning_rate", "schedule", "batch", "epochs", "precision"} <= set(row["config"])
+    assert not {"seed", "device", "data_path"} & set(row["config"])
+    assert row["config"]["model"] == "small_cnn"  # the one that was used, though none was named
+    for metrics in (row["metrics"], row["last_metrics"]):
+        assert {"average", "group_mean", "worst_group", "groups", "pair_disagreement"} <= set(metrics)
+        assert 0 <= metrics["average"] <= 1
+    assert (row["study"], row["dataset"], row["method"], row["protocol"], row["seed"], row["selection"]) == (
+        "small", "bars", "ipg", "paper", 0, "worst_group",
+    )  # fmt: skip
+    assert row["key"] == trial("ipg", selection="worst_group").key
+    assert len(row["curve"]) == 2
+
+
+def test_a_row_is_of_the_selected_epoch(trial: Callable[..., Trial]) -> None:
+    one = trial("erm", selection="worst_group", epochs=6, learning_rate=0.05, schedule="constant")
+    outcome = train(one.config, gather(one.config))
+    row = run_trial(one)
+    selected = outcome.rows[outcome.result["selected_epoch"] - 1]
+    assert selected["epoch"] < 6
+    assert row["selected_epoch"] == selected["epoch"]
+    assert row["metrics"] == {**selected["test"], "pair_disagreement": selected["pair_disagreement"]}
+    assert row["last_metrics"]["average"] == outcome.rows[-1]["test"]["average"]
+    assert row["curve"] == [epoch["test"]["average"] for epoch in outcome.rows]
+
+
+def test_predictions_decode_to_the_predictions(trial: Callable[..., Trial]) -> None:
+    one = trial("erm")
+    row = run_trial(one)
+    packed = np.frombuffer(base64.b64decode(row["predictions"]), dtype=np.uint8)
+    found = np.unpackbits(packed, count=40)
+    given = gather(one.config)
+    outcome = train(one.config, given)
+    part = given.table.part("test")
+    assert found.tolist() == predict(outcome.model, part.images).tolist()
+    assert row["metrics"]["average"] == np.mean(found == part.label.numpy())
+    assert len(row["predictions"]) < 4096
+
+
+@pytest.mark.parametrize("values", [[2, 0, 1, 1, 2], [0, 1, 1, 0, 0]])
+def test_more_than_two_classes_take_a_byte_each(values: list[int]) -> None:
+    """Also where by chance only the first two were predicted."""
+    packed = base64.b64decode(_pack(np.array(values), 3))
+    assert list(packed) == values
+
+
+def test_two_classes_take_a_bit_each() -> None:
+    assert base64.b64decode(_pack(np.array([0, 0, 0, 0, 0, 0, 0, 1, 1]), 2)) == bytes([0b1, 0b10000000])
+    assert base64.b64decode(_pack(np.zeros(16, dtype=int), 2)) == bytes(2)
+
+
+def test_another_split_is_reported_and_the_test_split_not_read(
+    trial: Callable[..., Trial], make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def poisoned(path: Any, size: Any, seed: int) -> ImageTable:
+        table = make_table(seed=seed)
+        label = table.label.clone()
+        label[table.indices("test")] = 0  # nobody evaluates on these
+        return replace(table, label=label)
+
+    plain = run_trial(trial("erm"), metrics_split="validation")
+    monkeypatch.setitem(load.DATASETS, "bars", poisoned)
+    monkeypatch.setattr(ImageTable, "part", watched(ImageTable.part))
+    row = run_trial(trial("erm"), metrics_split="validation")
+    assert row["split"] == "validation"
+    assert row["metrics"] == plain["metrics"]
+
+
+def watched(part: Callable[..., ImageTable]) -> Callable[..., ImageTable]:
+    def checked(table: ImageTable, split: str) -> ImageTable:
+        assert split != "test"
+        return part(table, split)
+
+    return checked
+
+
+def test_a_trial_that_is_run_again_gives_the_same_row(trial: Callable[..., Trial]) -> None:
+    one, other = run_trial(trial()), run_trial(trial())
+    for name in ("seconds", "date"):
+        del one[name], other[name]
+    assert one == other
+    assert torch.get_num_threads() == 1  # what the hardware line says
+
+
+def test_a_trial_goes_on_in_its_folder(trial: Callable[..., Trial], tmp_path: Path) -> None:
+    """Stopped when three of four epochs were done, it ends with the row of an unbroken one."""
+    one = trial("ipg", epochs=4)
+    whole: list[float] = []
+    expected = run_trial(one, tell=whole.append)
+    assert whole[0] == 0
+    assert whole[-1] == 1
+
+    def stop(share: float) -> None:
+        if share == 0.75:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_trial(one, folder=tmp_path / "run", tell=stop)
+    rest: list[float] = []
+    row = run_trial(one, folder=tmp_path / "run", tell=rest.append)
+    assert rest[0] == 0.5  # the checkpoint of the epoch before
+    for name in ("seconds", "date"):
+        del row[name], expected[name]
+    assert row == expected
+    again = run_trial(one, folder=tmp_path / "run", tell=rest.append)
+    assert again["predictions"] == expected["predictions"]
+    assert rest[-1] == 1
