@@ -26,8 +26,8 @@ lint: .venv/.installed  ## ruff (lint and format) and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/.installed  ## measure speed and memory
-	$(BIN)/python benchmarks/run.py
+bench: .venv/.installed  ## measure speed and memory, as ratios in one run
+	$(BIN)/ipg bench
 
 clean:  ## remove the environment and everything built or cached
 	rm -rf .venv build dist ipg-demo .mypy_cache .pytest_cache .ruff_cache .hypothesis

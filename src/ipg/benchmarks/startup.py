@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from measure import Measurement, compare, take_turns, timed
+
+from ipg.benchmarks.measure import Measurement, compare, take_turns, timed
 
 __all__ = ["measure"]
 
@@ -23,6 +24,7 @@ BASELINES = {"import ipg": "python", "ipg --help": "python", "import ipg.guidanc
 
 
 def measure(device: torch.device, *, quick: bool) -> Iterator[Measurement]:
+    """Time fresh interpreters."""
     cpu = torch.device("cpu")
     names = list(COMMANDS)[:3] if quick else list(COMMANDS)  # torch takes seconds to import
     work = {name: partial(timed, partial(_run, *COMMANDS[name]), cpu) for name in names}

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from measure import Measurement, compare, take_turns, timed
-from steps import SIZES
 from torch import Tensor, nn
 
+from ipg.benchmarks.measure import Measurement, compare, take_turns, timed
+from ipg.benchmarks.steps import SIZES
 from ipg.data.load import load
 from ipg.evaluation.groups import evaluate
 from ipg.models import build_model
@@ -20,6 +20,7 @@ BATCH = 128
 
 
 def measure(device: torch.device, *, quick: bool) -> Iterator[Measurement]:
+    """Images a second of both, on each network."""
     for name, size in SIZES.items():
         count = 64 if quick else 6000 if device.type != "cpu" or name == "small_cnn" else 1024
         table = load("colored_fashion", size=size).part("test")

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from measure import Measurement, compare, take_turns, timed
 from torch import Tensor
 
+from ipg.benchmarks.measure import Measurement, compare, take_turns, timed
 from ipg.rationale import alignment, pairwise_distances, scaled_features, uniformity
 
 __all__ = ["measure"]
@@ -31,6 +31,7 @@ def naive(features: Tensor, weight: Tensor) -> Tensor:
 
 
 def measure(device: torch.device, *, quick: bool) -> Iterator[Measurement]:
+    """Time and peak memory of both forms, by number of classes."""
     images, width = (16, 32) if quick else (128, 2048)
     both, alone = ((2, 8), 64) if quick else ((2, 100, 1000), 21_000)
     for classes in (*both, alone):

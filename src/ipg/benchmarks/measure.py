@@ -67,28 +67,32 @@ def compare(
     values: Mapping[str, list[float]],
     *,
     unit: str,
-    baselines: Mapping[str, str],
+    baselines: Mapping[str, str | tuple[str, ...]],
     ideals: Mapping[str, float] | None = None,
 ) -> list[Measurement]:
-    """Median, quartiles and ratio of each case; `baselines` says which case each is compared with."""
+    """Median, quartiles and ratio of each case.
+
+    `baselines` says which case each is compared with; one that is compared with several has a measurement for each.
+    """
     measurements = []
     for case, found in values.items():
-        baseline = baselines.get(case)
+        given = baselines.get(case)
         low, high = quartiles(found)
-        measurements.append(
-            Measurement(
-                benchmark=benchmark,
-                case=case,
-                value=statistics.median(found),
-                unit=unit,
-                baseline=baseline,
-                ratio=None if baseline is None else _ratio(found, values[baseline]),
-                low=low,
-                high=high,
-                rounds=len(found),
-                ideal=(ideals or {}).get(case),
+        for baseline in given if isinstance(given, tuple) else (given,):
+            measurements.append(
+                Measurement(
+                    benchmark=benchmark,
+                    case=case,
+                    value=statistics.median(found),
+                    unit=unit,
+                    baseline=baseline,
+                    ratio=None if baseline is None else _ratio(found, values[baseline]),
+                    low=low,
+                    high=high,
+                    rounds=len(found),
+                    ideal=(ideals or {}).get(case),
+                )
             )
-        )
     return measurements
 
 
