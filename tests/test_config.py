@@ -102,6 +102,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "batch": [0],
     "learning_rate": [0.0, -1e-3, float("inf"), float("nan")],
     "warmup": [-1],
+    "crop": [0.0, -0.1, 1.01, float("nan")],
+    "resident": [-0.1, 1.1, float("nan")],
     "weight_decay": [-1e-9, float("inf")],
     "pairs": [-1],
     "pair_batch": [0],
@@ -115,8 +117,20 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"), [(12, 12), ("12", 12), (" 1e2 ", 100), ("pairs.csv", "pairs.csv"), ("a/b", "a/b")]
+)
+def test_pairs_are_a_number_or_a_file(given: Any, kept: int | str) -> None:
+    assert RunConfig(pairs=given).pairs == kept
+
+
+@pytest.mark.parametrize("given", ["", "1.5", 2.5, None, "-3.5", True])
+def test_pairs_that_are_neither(given: Any) -> None:
+    assert problems(pairs=given) == [f"pairs={given!r}: expected a whole number, or a file"]
+
+
 def test_every_number_has_a_range() -> None:
-    numbers = {name for name, kind in get_type_hints(RunConfig).items() if kind in (int, float, int | None)}
+    numbers = {name for name, kind in get_type_hints(RunConfig).items() if kind in (int, float, int | None, int | str)}
     assert numbers == set(OUT_OF_RANGE)
 
 

@@ -40,7 +40,14 @@ class RunConfig:
     """Side of the images in pixels; the data set's own where not given."""
 
     model: str | None = None
-    """Network: mnist_cnn or small_cnn; the one that suits the data where not given."""
+    """Network: mnist_cnn, small_cnn or any name of timm's, e.g. resnet50; the one that suits the data where not given."""
+    weights: str | None = None
+    """Weights it starts from: a safetensors or pth file, or pretrained for those that timm offers; fresh ones where
+    not given."""
+    normalization: str | None = None
+    """Mean and spread its weights expect: imagenet, half, none or M,M,M/S,S,S; that of the weights where not given."""
+    freeze: bool = False
+    """Train the head alone and keep the rest of the network as it is."""
 
     method: str = "ipg"
     """Training method: erm, oracle, ipg, joint or continuous (`ipg methods` describes them)."""
@@ -61,17 +68,23 @@ class RunConfig:
     """adam, adamw or sgd (momentum 0.9)."""
     weight_decay: float = 0.0
     """Weight decay. Guided methods make two updates an iteration, so it acts twice."""
+    crop: float = 1.0
+    """Smallest share of an image that a random crop keeps, e.g. 0.7; the same crop for both members of a pair."""
+    flip: bool = False
+    """Mirror every second image at random; both members of a pair or none."""
     class_weighted: bool = True
     """Weight the cross-entropy by the inverse frequency of the classes."""
 
-    pairs: int = 40
-    """Training pairs, balanced over the groups that exist. A few dozen often suffice."""
+    pairs: int | str = 40
+    """Training pairs, balanced over the groups that exist: how many to make (a few dozen often suffice), or the file
+    of those you have (`ipg pairs` makes one)."""
     pair_builder: str = "recolored"
     """How pairs are made: recolored (the same image in the other colour), random or closest (two images alike)."""
     pair_batch: int = 32
     """Pairs a correction."""
     held_out_pairs: int = 200
-    """Pairs made from validation images, to measure disagreement on; never trained on."""
+    """Pairs made from validation images, to measure disagreement on; never trained on. Where pairs are a file, its
+    pairs of the validation split serve, up to this many."""
     alpha: float = 0.1
     """Length of the task gradient as a share of the correction's. Raise it only when the task signal is weak."""
     tau: float = 0.0
@@ -102,6 +115,8 @@ class RunConfig:
     engine: str = "auto"
     """How iterations run on a GPU: eager, captured (a CUDA graph each) or compiled (the same over a compiled network,
     a minute more before the first iteration); auto is captured, and eager elsewhere."""
+    resident: float = 0.5
+    """Share of the GPU's free memory that images may take; those of a larger data set are streamed to it."""
     deterministic: bool = False
     """On a GPU: only deterministic kernels, so that a resumed run ends with the same bits."""
 
@@ -170,7 +185,9 @@ _RANGES: dict[str, tuple[Any, str]] = {
     "learning_rate": (lambda v: v > 0, "a positive number"),
     "warmup": (lambda v: v >= 0, "at least 0 iterations"),
     "weight_decay": (lambda v: v >= 0, "at least 0"),
-    "pairs": (lambda v: v >= 0, "at least 0"),
+    "pairs": (lambda v: isinstance(v, str) or v >= 0, "at least 0, or a file"),
+    "crop": (lambda v: 0 < v <= 1, "a share of the image, above 0 and up to 1"),
+    "resident": (lambda v: 0 <= v <= 1, "a share, from 0 to 1"),
     "pair_batch": (lambda v: v >= 1, "at least 1"),
     "held_out_pairs": (lambda v: v >= 0, "at least 0"),
     "alpha": (lambda v: 0 <= v < 1, "0 <= alpha < 1"),
@@ -182,17 +199,17 @@ _RANGES: dict[str, tuple[Any, str]] = {
 }
 
 PANELS: dict[str, tuple[str, ...]] = {
-    "Data and model": ("data", "data_path", "size", "model"),
+    "Data and model": ("data", "data_path", "size", "model", "weights", "normalization", "freeze"),
     "Method": ("method", "options"),
     "Pairs and guidance": (
         "pairs", "pair_builder", "pair_batch", "held_out_pairs", "alpha", "tau", "margin", "every", "floor",
         "batch_norm", "distance", "strict", "jitter",
     ),
     "Training": (
-        "epochs", "batch", "learning_rate", "schedule", "warmup", "optimizer", "weight_decay", "class_weighted",
-        "selection", "seed",
+        "epochs", "batch", "learning_rate", "schedule", "warmup", "optimizer", "weight_decay", "crop", "flip",
+        "class_weighted", "selection", "seed",
     ),
-    "Machine": ("device", "precision", "engine", "deterministic"),
+    "Machine": ("device", "precision", "engine", "resident", "deterministic"),
 }  # fmt: skip
 """The fields in the groups that `--help` shows them in."""
 
@@ -203,7 +220,7 @@ def _check(name: str, value: Any) -> None:
         raise ValueError(f"expected one of {', '.join(CHOICES[name])}")
     if name in _RANGES and value is not None:
         test, expected = _RANGES[name]
-        if not (abs(value) < math.inf and test(value)):
+        if not (isinstance(value, str) or abs(value) < math.inf) or not test(value):
             raise ValueError(f"expected {expected}")
     if name == "margin":
         try:
@@ -218,6 +235,8 @@ def _coerce(value: Any, kind: Any) -> Any:
     """`value` as `kind`, from TOML or a flag; ValueError where it is something else."""
     if (options := get_args(kind)) and type(None) in options:
         return None if value is None else _coerce(value, options[0])
+    if set(options) == {int, str}:
+        return _count_or_path(value)
     if kind is bool:
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
@@ -238,6 +257,16 @@ def _coerce(value: Any, kind: Any) -> Any:
     if not isinstance(value, Mapping):
         raise ValueError("expected a table of names and values")
     return dict(value)
+
+
+def _count_or_path(value: Any) -> int | str:
+    """A whole number where it is one, else a path."""
+    with suppress(ValueError):
+        return int(_coerce(value, int))
+    path = value.strip() if isinstance(value, str) else ""
+    if not path or path.replace(".", "").replace("-", "").isdigit():
+        raise ValueError("expected a whole number, or a file")
+    return path
 
 
 def _number(value: Any, expected: str) -> int | float:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from ipg.config import RunConfig
+from ipg.data.augment import Augmentation
 from ipg.data.batches import Batches
-from ipg.pairs.pairset import PairSampler
+from ipg.pairs.pairset import PairSampler, PairSet
 from ipg.training.materials import Materials
 from ipg.training.stepping import EagerStep, Means, PairFeed
 
@@ -115,3 +116,18 @@ def test_pairs_are_fed_only_when_due(
     assert sampler.state_dict()["position"] != untouched
     assert method.labels == [batches.table.label[rows[0]].tolist(), batches.table.label[rows[3]].tolist()]
     assert means.numbers() == {"task_loss": (32 + 24) / 2}
+
+
+def test_both_members_are_seen_through_one_view() -> None:
+    """Members that are equal before are equal after, and not what they were."""
+    images = torch.randint(0, 256, (6, 2, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    source = torch.zeros(6, 2, dtype=torch.int64)
+    twins = PairSet(images, images.clone(), torch.arange(6) % 2, source, "train", "test")
+    feed = PairFeed(PairSampler(twins, 6), augmentation=Augmentation(crop=0.5, flip=True))
+    torch.manual_seed(0)
+    feed.feed()
+    drawn = feed.draw()
+    assert torch.equal(drawn.first, drawn.second)
+    assert not torch.allclose(drawn.first, images.float() / 255, atol=0.05)
+    again = feed.draw()
+    assert not torch.equal(again.first, drawn.first)  # another view each time

@@ -48,7 +48,8 @@ def _parameter(name: str, panel: str) -> inspect.Parameter:
         if default is not None:
             text += f" [default: {str(default).lower() if plain is bool else default}]"
         flags = f"{flag}/--no-{flag.removeprefix('--')}" if plain is bool else flag
-        metavar = None if plain is bool else f"<{plain.__name__}>"
+        kinds = [part.__name__ for part in get_args(kind) or (kind,) if part is not type(None)]
+        metavar = None if plain is bool else f"<{' or '.join(kinds)}>"
         option = typer.Option(flags, help=text, rich_help_panel=panel, show_default=False, metavar=metavar)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, option]

@@ -46,14 +46,14 @@ def predict(model: nn.Module, images: Tensor, *, autocast: torch.dtype | None = 
 
     A compiled model is given batches of one size, the last one filled up: another size would be compiled for itself.
     """
-    device = images.device.type
-    size = EVALUATION_BATCH_CPU if device == "cpu" else EVALUATION_BATCH
+    place = next(model.parameters(), images).device
+    size = EVALUATION_BATCH_CPU if place.type == "cpu" else EVALUATION_BATCH
     count = len(images)
     if is_compiled(model) and (missing := -count % size):
         images = torch.cat([images, images[-1:].expand(missing, -1, -1, -1)])
-    with evaluating(model), torch.autocast(device, dtype=autocast, enabled=autocast is not None):
-        batches = torch.split(images, size)  # without images it is one batch of none
-        return torch.cat([predicted_class(logits_of(model(batch.float() / 255))) for batch in batches])[:count]
+    with evaluating(model), torch.autocast(place.type, dtype=autocast, enabled=autocast is not None):
+        batches = (batch.to(place).float() / 255 for batch in torch.split(images, size))  # at least one, if of none
+        return torch.cat([predicted_class(logits_of(model(batch))) for batch in batches])[:count]
 
 
 def evaluate(model: nn.Module, table: ImageTable, *, autocast: torch.dtype | None = None) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from ipg.collectives import GlobalCrossEntropy
 from ipg.config import RunConfig
+from ipg.data.augment import Augmentation
 from ipg.data.batches import Batches
 from ipg.data.table import ImageTable
 from ipg.evaluation.batch_norm import batch_norm_gap
@@ -56,6 +57,8 @@ from ipg.training.stepping import EagerStep, Means, PairFeed
 
 __all__ = ["Outcome", "Training", "learning_rate", "settled", "train"]
 
+_NO_MATTER = ("device", "data_path", "engine", "resident")
+"""Settings that may change when a run is taken up again."""
 LOOK_SECONDS = 0.5
 """How often the device is asked how it goes."""
 SAVE_SECONDS = 60.0
@@ -132,7 +135,7 @@ def train(
 
 def _identity(config: RunConfig, materials: Materials, device: torch.device) -> tuple[dict[str, Any], dict[str, Any]]:
     """What makes a run this run and no other, and where it comes from."""
-    settings = {key: value for key, value in settled(config).items() if key not in ("device", "data_path", "engine")}
+    settings = {key: value for key, value in settled(config).items() if key not in _NO_MATTER}
     origin = {**provenance(device), "data_path": config.data_path, "named": materials.named}
     return {"config": settings, "data": materials.fingerprints()}, {"origin": origin}
 
@@ -181,13 +184,16 @@ class Training:
         self.model = lay_out(materials.model, config, device)
         self.optimizer = _optimizer(self.model, config, device)
         compile = config.engine == "compiled"
-        self.batches = Batches(train_table, config.batch, seed=config.seed, compile=compile)
+        views = Augmentation(config.crop, config.flip)
+        self.batches = Batches(
+            train_table, config.batch, seed=config.seed, augmentation=views, share=team.rows, compile=compile
+        )
         self.total = config.epochs * len(self.batches)
         sampler = None
         if "pairs" in kind.needs and self.pairs is not None and len(self.pairs):
             seed, part = derive_seed(config.seed, "pair batches"), (team.index, team.size)
             sampler = PairSampler(self.pairs, config.pair_batch, seed=seed, part=part)
-        feed = PairFeed(sampler, compile=compile) if sampler is not None else None
+        feed = PairFeed(sampler, augmentation=views, compile=compile) if sampler is not None else None
         criterion = GlobalCrossEntropy(_class_weights(train_table) if config.class_weighted else None)
         self.fast = compile_model(self.model, config)
         replica = team.replica(self.fast, device, batch_norm=config.batch_norm)
@@ -234,7 +240,7 @@ class Training:
             epoch, start = divmod(self.progress.step, len(self.batches))
             for rows in self.batches.rows(epoch, start=start):
                 _set_rate(self.optimizer, learning_rate(self.progress.step, self.total, self.config))
-                self.step(self.team.rows(rows))
+                self.step(rows)
                 self.progress.step += 1
                 self._between_steps(request)
             self._end_epoch(epoch + 1)

@@ -55,11 +55,15 @@ class Materials:
                     f"the data 0…{self.table.num_classes - 1}"
                 )
 
-    def to(self, device: torch.device) -> Materials:
-        """Everything on `device`; the network is moved in place."""
+    def to(self, device: torch.device, *, resident: float = 1.0) -> Materials:
+        """Everything on `device`; the network is moved in place.
+
+        The images of the table stay where they are if they would take more than the share `resident` of a GPU's free
+        memory; they are then streamed.
+        """
         return replace(
             self,
-            table=self.table.to(device),
+            table=self.table.to(device, images=_fits(self.table.images, device, resident)),
             model=self.model.to(device),
             pairs=self.pairs.to(device) if self.pairs is not None else None,
             held_out=self.held_out.to(device) if self.held_out is not None else None,
@@ -86,24 +90,52 @@ class Materials:
         }
 
 
+def _fits(images: Tensor, device: torch.device, share: float) -> bool:
+    """Whether `images` may lie on `device`."""
+    return device.type != "cuda" or images.nbytes <= share * torch.cuda.mem_get_info(device)[0]
+
+
 def gather(config: RunConfig, *, table: ImageTable | None = None) -> Materials:
     """Load the data, build the pairs and make the network that `config` names; no global generator is touched."""
     kind = method_class(config.method)
     named = table is None
     if table is None:
         table = load(config.data, path=config.data_path, size=config.size, seed=config.seed)
-    wanted = {"train": config.pairs if "pairs" in kind.needs else 0, "validation": config.held_out_pairs}
-    made = _pairs(config, table, wanted)
+    guided = "pairs" in kind.needs
+    if isinstance(config.pairs, str):
+        made = _read_pairs(config, table, guided=guided)
+    else:
+        made = _pairs(config, table, {"train": config.pairs if guided else 0, "validation": config.held_out_pairs})
     channels = kind.transform(table.images[:1]).shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(config.seed, "model"))
-        model = build_model(config.model or suited_model(table), channels=channels, classes=table.num_classes)
+        model = build_model(
+            config.model or suited_model(table),
+            channels=channels,
+            classes=table.num_classes,
+            weights=config.weights,
+            normalization=config.normalization,
+            freeze=config.freeze,
+        )
     return Materials(table, model, made.get("train"), made.get("validation"), named).transformed(kind.transform)
 
 
 def suited_model(table: ImageTable) -> str:
     """The network for images of this size."""
     return "small_cnn" if table.images.shape[-1] < 28 else "mnist_cnn"
+
+
+def _read_pairs(config: RunConfig, table: ImageTable, *, guided: bool) -> dict[str, PairSet]:
+    """The pairs of the file that `config` names, those of the training and those of the validation split."""
+    from ipg.pairs.manifest import load_pairs
+
+    size = int(table.images.shape[-1])
+    made = {split: load_pairs(config.pairs, table, split=split, size=size) for split in ("train", "validation")}
+    if not guided:
+        made.pop("train")
+    held_out = made["validation"]
+    made["validation"] = held_out.take(torch.arange(min(len(held_out), config.held_out_pairs)))
+    return {split: pairs for split, pairs in made.items() if len(pairs)}
 
 
 def _pairs(config: RunConfig, table: ImageTable, wanted: Mapping[str, int]) -> dict[str, PairSet]:

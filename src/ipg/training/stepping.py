@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from ipg.collectives import Peers
 from ipg.comparison import compiled
+from ipg.data.augment import Augmentation, look
 from ipg.data.batches import Batches
 from ipg.guidance import Pairs
 from ipg.methods.base import Method
@@ -18,10 +20,16 @@ __all__ = ["EagerStep", "Means", "PairFeed"]
 
 
 class PairFeed:
-    """Pairs whose rows are drawn outside the step and lie in a fixed place, so that a captured step can read them."""
+    """Pairs whose rows are drawn outside the step and lie in a fixed place, so that a captured step can read them.
 
-    def __init__(self, sampler: PairSampler, *, compile: bool = False) -> None:
-        self.sampler = sampler
+    Both members of a pair are seen through one view.
+    """
+
+    def __init__(
+        self, sampler: PairSampler, *, augmentation: Augmentation | None = None, compile: bool = False
+    ) -> None:
+        self.sampler, self.augmentation = sampler, augmentation or Augmentation()
+        self._view = compiled(look) if compile else look
         self._take = compiled(PairSampler.take) if compile else PairSampler.take
         self._rows = torch.zeros(sampler.batch_size, dtype=torch.int64, device=sampler.pairs.label.device)
 
@@ -32,7 +40,10 @@ class PairFeed:
     def draw(self) -> Pairs:
         """The batch that was fed."""
         batch: Pairs = self._take(self.sampler, self._rows)
-        return batch
+        if not self.augmentation:
+            return batch
+        views = self.augmentation.draw(len(batch), batch.label.device)
+        return replace(batch, first=self._view(batch.first, views), second=self._view(batch.second, views))
 
 
 class Means:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["MODELS", "ConvNet", "build_model"]
+__all__ = ["MODELS", "ConvNet", "FirstConv2d", "build_small"]
 
 
 class FirstConv2d(nn.Conv2d):
@@ -56,8 +56,6 @@ MODELS: dict[str, dict[str, Sequence[int]]] = {
 """Widths and strides of the networks that can be asked for by name."""
 
 
-def build_model(name: str, *, channels: int, classes: int) -> nn.Module:
-    """A freshly initialised network; its weights come from torch's default generator."""
-    if name not in MODELS:
-        raise ValueError(f"there is no model {name!r}; there are {', '.join(MODELS)}")
+def build_small(name: str, *, channels: int, classes: int) -> ConvNet:
+    """A freshly initialised network of `MODELS`; its weights come from torch's default generator."""
     return ConvNet(channels, classes, **MODELS[name])

@@ -1,0 +1,93 @@
+"""The network to train, from names; and what to say of it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ipg.models.backbones import PRETRAINED, timm_model
+from ipg.models.fitting import load_weights
+from ipg.models.head import freeze as freeze_backbone
+from ipg.models.head import renew_head
+from ipg.models.image_model import ImageModel
+from ipg.models.normalization import NORMALIZATIONS
+from ipg.models.small import MODELS, build_small
+from ipg.models.weights import read_weights
+from ipg.rationale import HeadTap, find_head
+
+__all__ = ["build_model", "describe"]
+
+
+def build_model(
+    name: str,
+    *,
+    channels: int,
+    classes: int,
+    weights: str | None = None,
+    normalization: str | None = None,
+    freeze: bool = False,
+    size: int | None = None,
+) -> nn.Module:
+    """A network for images in [0, 1], its head new; what is random comes from torch's default generator.
+
+    Args:
+        name: `mnist_cnn`, `small_cnn`, any name of timm, or `hf-hub:org/name`.
+        channels: of the images.
+        classes: to tell apart.
+        weights: a safetensors or torch file, `pretrained` for timm's own, or `hf-hub:org/name`; random if not given.
+        normalization: `imagenet`, `half`, `none` or "means/stds"; what the weights were trained with if not given.
+        freeze: let only the head learn.
+        size: side of the images; where given, one is passed through, so that a network that cannot take them says so.
+
+    Raises:
+        ValueError: the message says which of these cannot be, and what can.
+    """
+    if name in MODELS:
+        model = _small(name, channels, classes, weights, normalization)
+    else:
+        model = timm_model(
+            name, channels=channels, classes=classes, weights=weights or None, normalization=normalization
+        )
+    if freeze:
+        freeze_backbone(model)
+    if size is not None:
+        _check_images(model, name, (1, channels, size, size))
+    return model
+
+
+def describe(model: nn.Module) -> str:
+    """One line on a network: its size, its features, where its weights come from, what it does to images."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    parts = [f"{count / 1e6:.1f} M parameters", f"{find_head(model).in_features:,} features"]
+    if not isinstance(model, ImageModel):
+        return f"{type(model).__name__}: {', '.join(parts)}"
+    known = {named.over(model.mean.shape[1]): name for name, named in NORMALIZATIONS.items()}
+    parts += [model.origin, f"normalization {known.get(model.normalization, model.normalization)}"]
+    return f"{model.name}: {', '.join(parts)}" + (", backbone frozen" if model.frozen else "")
+
+
+def _small(name: str, channels: int, classes: int, weights: str | None, normalization: str | None) -> nn.Module:
+    """One of our own networks, which take images as they are."""
+    if normalization not in (None, "none"):
+        raise ValueError(f"{name} takes images as they are; leave normalization={normalization!r} out")
+    if weights == PRETRAINED:
+        raise ValueError(f"there are no pretrained weights of {name}; give a file, or leave weights out")
+    model = build_small(name, channels=channels, classes=classes)
+    if weights is not None:
+        load_weights(model, read_weights(weights), name=name, new_head=True)
+        renew_head(model)
+    return model
+
+
+def _check_images(model: nn.Module, name: str, shape: tuple[int, ...]) -> None:
+    """Pass one image through, listening at the head."""
+    tap, mode = HeadTap(find_head(model)), model.training
+    try:
+        with torch.no_grad(), tap.listen():
+            model.eval()(torch.zeros(shape))
+        tap.take()
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{name} does not take images of {shape[1]}x{shape[2]}x{shape[3]}: {error}") from None
+    finally:
+        tap.remove()
+        model.train(mode)

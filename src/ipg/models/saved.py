@@ -1,0 +1,64 @@
+"""Networks that were trained here: the folder of a run, or a file that `save_weights` wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from torch import nn
+
+from ipg.models.backbones import trained_timm_model
+from ipg.models.fitting import load_weights
+from ipg.models.libraries import from_torchvision
+from ipg.models.small import MODELS, ConvNet, build_small
+from ipg.models.weights import Weights, read_weights
+
+__all__ = ["from_path"]
+
+
+def from_path(path: Path, normalization: str | None) -> nn.Module:
+    """The network of a finished run, or of weights that name their architecture."""
+    if path.is_dir():
+        name, file = _run_model(path), path / "model.safetensors"
+        if not file.exists():
+            raise ValueError(f"the run in {path} is not finished; the command that began it goes on with it")
+        read = read_weights(file)
+    elif path.suffix == ".pt2":
+        raise ValueError(
+            f"{path} is an exported program, and reading it could run code; load it in code of yours and "
+            f"name that as python:file.py:function"
+        )
+    else:
+        read, file = read_weights(path), path
+        name = read.architecture
+        if name is None or " " in name:
+            raise ValueError(f"{path} does not say which network it is of; name it, as in timm:resnet50@{path}")
+    if name is None or name in MODELS:
+        return _small(read, name)
+    if name.startswith("torchvision:"):
+        return from_torchvision(f"{name.partition(':')[2]}@{file}", normalization)
+    try:
+        return trained_timm_model(name, read, normalization=normalization)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be loaded: {error}") from None
+
+
+def _run_model(folder: Path) -> str | None:
+    """What the run calls its network; None where it took what suits the data, which is one of our own."""
+    try:
+        name = json.loads((folder / "config.json").read_text(encoding="utf-8"))["config"]["model"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(f"{folder} is not the folder of a run: it has no config.json that names a model") from None
+    return None if name is None else str(name)
+
+
+def _small(read: Weights, name: str | None) -> ConvNet:
+    """One of our own networks, recognised by the widths of its layers."""
+    widths = tuple(len(tensor) for tensor in read.tensors.values() if tensor.ndim == 4)
+    fitting = [known for known, shape in MODELS.items() if tuple(shape["widths"]) == widths]
+    first, head = read.tensors.get("body.0.weight"), read.tensors.get("head.weight")
+    if not fitting or first is None or head is None:
+        raise ValueError(f"{read.source} does not fit {name or ' or '.join(MODELS)}: its layers are {widths} wide")
+    model = build_small(fitting[0], channels=first.shape[1], classes=len(head))
+    load_weights(model, read, name=fitting[0], new_head=False)
+    return model
