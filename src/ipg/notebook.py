@@ -90,7 +90,7 @@ class Run:
             raise home.damaged(home.result)
         config = config.with_changes(device=device, data_path=data_path or origin.get("data_path"))
         try:
-            materials = gather(config)
+            materials = gather(config.with_changes(weights=None))  # what it started from is overwritten anyway
         except DataError as error:
             raise DataError(f"{error}; if the files have moved, say where they are with --data-path") from None
         now = materials.fingerprints()

@@ -16,7 +16,22 @@ from typer.main import get_command
 from ipg.cli import app
 from ipg.config import PANELS, RunConfig, field_help
 
-VERBS = ["demo", "train", "evaluate", "doctor", "report", "methods", "data list", "data fetch", "data check"]
+VERBS = [
+    "demo",
+    "train",
+    "evaluate",
+    "doctor",
+    "study",
+    "report",
+    "methods",
+    "bench",
+    "data list",
+    "data fetch",
+    "data check",
+    "data cache",
+    "data prepare waterbirds",
+    "data prepare celeba",
+]
 ROOT = get_command(app)
 
 
@@ -82,7 +97,7 @@ def test_train_shows_every_field_with_its_help_and_default(ipg) -> None:
     assert {name for names in PANELS.values() for name in names} == set(field_help())
 
 
-@pytest.mark.parametrize("group", [[], ["data"]])
+@pytest.mark.parametrize("group", [[], ["data"], ["data", "prepare"]])
 def test_without_a_command_a_group_prints_its_help(ipg, group: list[str]) -> None:
     bare, asked = ipg(*group), ipg(*group, "--help")
     assert bare.code == 0

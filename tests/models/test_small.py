@@ -1,4 +1,4 @@
-"""The networks by name."""
+"""Our own networks."""
 
 from __future__ import annotations
 
@@ -77,8 +77,3 @@ def test_weights_come_from_the_global_generator(name: str) -> None:
 def seeded(name: str, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     return build_model(name, channels=2, classes=2)
-
-
-def test_unknown_name() -> None:
-    with pytest.raises(ValueError, match="there is no model 'resnet'; there are mnist_cnn, small_cnn"):
-        build_model("resnet", channels=2, classes=2)

@@ -71,7 +71,13 @@ def test_the_sdist_carries_what_its_tests_need(dist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     expected = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "src/ipg/__init__.py"}
-    expected |= {"tests/conftest.py", "tests/permitted_skips.txt", "examples/toy.py", "benchmarks/run.py", "Makefile"}
+    expected |= {
+        "tests/conftest.py",
+        "tests/permitted_skips.txt",
+        "examples/toy.py",
+        "benchmarks/against_spuco.py",
+        "Makefile",
+    }
     expected |= {"tools/embed_fashion.py", "results/README.md", "docs/overview.svg"}
     assert expected <= names
     assert not [name for name in names if name.startswith((".venv", "runs", "ipg-demo"))]

@@ -127,6 +127,9 @@ def arms_of(study: Study, rows: Sequence[Row]) -> tuple[list[Arm], list[Row]]:
 
 def _settings(trial: Trial) -> dict[str, Any]:
     values = trial.config.flat()
+    if isinstance(values["pairs"], str):  # of a file, rows tell the number and the builder
+        del values["pair_builder"]
+        values["pair_file"] = values.pop("pairs")
     return {name: value for name, value in values.items() if name not in ("seed", *ELSEWHERE)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -44,7 +44,7 @@ class Ended:
 class Job:
     """What is the same for all attempts of a study."""
 
-    store: Store = field(compare=False)
+    store: Store
     metrics_split: str
     run: RunTrial
 

@@ -84,7 +84,8 @@ def run_study(
             with _place(job, view, len(trials), device, workers, cluster) as place, _terminable():
                 elsewhere = _work_off(place, trials, view)
         except KeyboardInterrupt:
-            stands = f"{before + view.done} of {len(study.trials)} trials are done"
+            rows = store.done()
+            stands = f"{sum(t.key in rows for t in study.trials)} of {len(study.trials)} trials are done"
             raise KeyboardInterrupt(f"stopped, {stands}; run the same command again to go on") from None
     tally = Tally(before + view.done, view.failed, elsewhere)
     console.print(_summary(study, tally), highlight=False, soft_wrap=True)

@@ -148,7 +148,7 @@ def results_page(studies: Sequence[Measured], figures: Sequence[Figure], speed: 
         f"```console\n{commands}\n$ python -m ipg.experiments.table --write README.md\n```",
         "`--data-path` names MNIST, as one npz or as the folder of its idx files. A trial that has a row is not run "
         "again: give `--results` another folder to repeat it. `make bench` measures speed; "
-        "`python benchmarks/run.py --write` keeps what it measures.",
+        "`ipg bench --write results/speed.jsonl` keeps what it measures; docs/speed.md shows more.",
     ]
     for study in studies:
         tuned = [arm for other in studies if other.split == "test" for arm in other.arms if arm.protocol == "tuned"]
@@ -213,7 +213,8 @@ def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
 
 
 def _speed(rows: Sequence[Row]) -> list[str]:
-    """The last measurement of each case on each machine."""
+    """The last measurement of each case on each machine; how cost grows has a page and a picture of its own."""
+    rows = [row for row in rows if row["benchmark"] != "growth"]
     latest = {(row["hardware"], row["benchmark"], row["case"], row["unit"], row["baseline"]): row for row in rows}
     parts = ["## Speed"]
     for hardware in dict.fromkeys(row["hardware"] for row in latest.values()):

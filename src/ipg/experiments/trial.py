@@ -46,6 +46,10 @@ def run_trial(
     predictions = predict(outcome.model, part.images.to(device), autocast=autocast_dtype(config))
     settled = {name: value for name, value in result["config"].items() if name not in ("seed", *ELSEWHERE)}
     settled["model"] = config.model or suited_model(materials.table)
+    if isinstance(config.pairs, str):
+        pairs = materials.pairs
+        settled |= {"pair_file": config.pairs, "pairs": 0 if pairs is None else len(pairs)}
+        settled["pair_builder"] = None if pairs is None else pairs.builder
 
     def metrics(row: dict[str, Any]) -> dict[str, Any]:
         return {**row[metrics_split], "pair_disagreement": row["pair_disagreement"]}

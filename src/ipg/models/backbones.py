@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +17,7 @@ from ipg.models.image_model import ImageModel
 from ipg.models.normalization import Normalization
 from ipg.models.small import MODELS
 from ipg.models.weights import Weights, read_weights
+from ipg.rationale import HeadNotFoundError
 
 __all__ = ["chosen_normalization", "timm_model", "trained_timm_model"]
 
@@ -37,14 +39,16 @@ def timm_model(
         weights: a file, `pretrained` for timm's own, `hf-hub:org/name`; random where not given.
         normalization: see `Normalization.parse`; that of the weights where not given.
     """
-    made = _make(name, weights, channels=channels, classes=classes, normalization=normalization)
-    renew_head(made)
+    with _in_words(name):
+        made = _make(name, weights, channels=channels, classes=classes, normalization=normalization)
+        renew_head(made)
     return made
 
 
 def trained_timm_model(name: str, weights: str | Weights, *, normalization: str | None = None) -> ImageModel:
     """A network of timm with the channels and the head that `weights` have."""
-    return _make(name, weights, channels=None, classes=None, normalization=normalization)
+    with _in_words(name):
+        return _make(name, weights, channels=None, classes=None, normalization=normalization)
 
 
 def chosen_normalization(
@@ -65,7 +69,6 @@ def _make(
     name: str, weights: str | Weights | None, *, channels: int | None, classes: int | None, normalization: str | None
 ) -> ImageModel:
     """The network; channels and classes that are not given are as the weights have them, and then so is the head."""
-    _check_name(name)
     if name.startswith(HUBS) and weights is None:
         weights = PRETRAINED
     if isinstance(weights, str) and weights != PRETRAINED and not weights.startswith(HUBS):
@@ -90,6 +93,17 @@ def _from_file(name: str, weights: Weights, *, channels: int, classes: int | Non
     model = _create(name, pretrained=False, in_chans=channels, num_classes=classes)
     load_weights(model, weights, name=name, new_head=new_head, convert=lambda tensors: _converted(tensors, model))
     return model
+
+
+@contextmanager
+def _in_words(name: str) -> Iterator[None]:
+    """Check the name; inside, say of a network without a linear head that it cannot be used."""
+    _check_name(name)
+    try:
+        yield
+    except HeadNotFoundError as error:
+        found = str(error).partition(". ")[0]
+        raise ValueError(f"{name} cannot be used, since rationales need one linear head: {found}") from None
 
 
 def _check_name(name: str) -> None:

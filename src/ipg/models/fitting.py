@@ -34,10 +34,11 @@ def load_weights(
     """
     wanted = model.state_dict()
     own = {key: wanted[key] for key in wanted if new_head and key.startswith(f"{head_name(model)}.")}
-    tensors = {**_bare(weights.tensors, wanted), **own}
+    found = _bare(weights.tensors, wanted)
+    tensors = {**found, **own}
     if _misfits(tensors, wanted) and convert is not None:
         with suppress(Exception):  # written for files of its own family, it may stumble over any other
-            tensors = {**convert(dict(tensors)), **own}
+            tensors = {**convert(found), **own}
     if problems := _misfits(tensors, wanted):
         raise ValueError(
             f"{weights.source} does not fit {name}: {'; '.join(problems)}. It is probably of another architecture; "

@@ -51,9 +51,14 @@ def read_weights(path: str | Path) -> Weights:
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder; name the file with the weights in it, such as model.safetensors")
-    if not path.exists():
-        raise ValueError(f"there is no file {path} with weights")
-    if path.stat().st_size == 0:
+    try:
+        with path.open("rb") as file:
+            empty = not file.read(1)
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {path} with weights") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    if empty:
         raise ValueError(f"{path} is empty; fetch or save the weights again")
     held, metadata = _read_safetensors(path) if path.suffix == ".safetensors" else (_read_torch(path), {})
     tensors = _tensors(held, path)
@@ -94,8 +99,9 @@ def _damaged(path: Path) -> ValueError:
 
 def _tensors(held: Any, path: Path) -> dict[str, Tensor]:
     """The tensors of a checkpoint, from where such programs keep them."""
-    while isinstance(held, Mapping) and (nest := next((n for n in _NESTS if isinstance(held.get(n), Mapping)), None)):
-        held = held[nest]
+    for _ in range(3):  # nests in nests
+        if isinstance(held, Mapping):
+            held = next((held[nest] for nest in _NESTS if isinstance(held.get(nest), Mapping)), held)
     tensors = {k: v for k, v in held.items() if isinstance(v, Tensor)} if isinstance(held, Mapping) else {}
     if not tensors:
         inside = some([str(key) for key in held]) if isinstance(held, Mapping) else f"a {type(held).__name__}"

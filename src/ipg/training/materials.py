@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -116,6 +117,7 @@ def gather(config: RunConfig, *, table: ImageTable | None = None) -> Materials:
             weights=config.weights,
             normalization=config.normalization,
             freeze=config.freeze,
+            size=int(table.images.shape[-1]),
         )
     return Materials(table, model, made.get("train"), made.get("validation"), named).transformed(kind.transform)
 
@@ -126,11 +128,16 @@ def suited_model(table: ImageTable) -> str:
 
 
 def _read_pairs(config: RunConfig, table: ImageTable, *, guided: bool) -> dict[str, PairSet]:
-    """The pairs of the file that `config` names, those of the training and those of the validation split."""
+    """The pairs of the file that `config` names, those of the training and those of the validation split.
+
+    A file that is not found as it is named is looked for beside the data.
+    """
     from ipg.pairs.manifest import load_pairs
 
-    size = int(table.images.shape[-1])
-    made = {split: load_pairs(config.pairs, table, split=split, size=size) for split in ("train", "validation")}
+    file = Path(str(config.pairs))
+    if config.data_path is not None and not file.exists() and (beside := Path(config.data_path) / file).exists():
+        file = beside
+    made = {split: load_pairs(file, table, split=split) for split in ("train", "validation")}
     if not guided:
         made.pop("train")
     held_out = made["validation"]
