@@ -18,7 +18,7 @@ from ipg.data.augment import Augmentation, look
 from ipg.data.table import ImageTable
 from ipg.seeds import derive_seed
 
-__all__ = ["Batch", "Batches"]
+__all__ = ["Batch", "Batches", "Sampling"]
 
 
 AHEAD = 3
@@ -35,6 +35,15 @@ class Batch(NamedTuple):
     row: Tensor  # (B,); position in the training table
 
 
+class Sampling(NamedTuple):
+    """Which images a pass draws: all of them once unless told otherwise."""
+
+    rows: Tensor | None = None  # (n,); the only ones that are drawn
+    weights: Tensor | None = (
+        None  # (N,); of every image of the table, drawn with replacement as often as there are rows
+    )
+
+
 class Batches:
     """Shuffled passes over `table`.
 
@@ -45,6 +54,7 @@ class Batches:
         table: the images to train on.
         batch_size: images a batch.
         seed: of the order.
+        sampling: which images are drawn; each once a pass by default.
         augmentation: the views that are drawn of them; none by default.
         share: this process's part of the rows of a batch, where several train together; all of them by default.
         compile: gather and scale in one kernel.
@@ -56,6 +66,7 @@ class Batches:
         batch_size: int,
         *,
         seed: int,
+        sampling: Sampling | None = None,
         augmentation: Augmentation | None = None,
         share: Callable[[Tensor], Tensor] | None = None,
         compile: bool = False,
@@ -63,6 +74,10 @@ class Batches:
         if len(table) == 0:
             raise ValueError(f"{table.name}: there is no image to train on")
         self.table, self.batch_size, self.seed = table, batch_size, seed
+        sampling = sampling or Sampling()
+        self._rows = None if sampling.rows is None else sampling.rows.cpu()
+        self._weights = None if sampling.weights is None else sampling.weights.double().cpu()
+        self._count = len(table) if self._rows is None else len(self._rows)
         self.augmentation = augmentation or Augmentation()
         self.device = table.label.device
         self.streamed = table.images.device != self.device
@@ -74,7 +89,7 @@ class Batches:
 
     def __len__(self) -> int:
         """Batches a pass; the last may be smaller."""
-        return -(-len(self.table) // self.batch_size)
+        return -(-self._count // self.batch_size)
 
     def rows(self, epoch: int, *, start: int = 0) -> Iterator[Tensor]:
         """The batches of pass `epoch` from the `start`-th on, each as rows on the table's device.
@@ -82,7 +97,7 @@ class Batches:
         Of streamed images those of a batch are in their place once its rows are given.
         """
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", epoch))
-        order = torch.randperm(len(self.table), generator=generator)
+        order = self._order(generator)
         if not self.streamed:
             yield from map(self._share, torch.split(order.to(self.device), self.batch_size)[start:])
             return
@@ -93,6 +108,13 @@ class Batches:
                 self._place(coming.popleft().result())
                 coming.extend(pool.submit(self._fetch, later) for later in parts[number + AHEAD : number + AHEAD + 1])
                 yield rows.to(self.device, non_blocking=True)
+
+    def _order(self, generator: torch.Generator) -> Tensor:
+        """The rows of a pass, (n,)."""
+        if self._weights is not None:
+            return torch.multinomial(self._weights, self._count, replacement=True, generator=generator)
+        order = torch.randperm(self._count, generator=generator)
+        return order if self._rows is None else self._rows[order]
 
     def take(self, rows: Tensor) -> Batch:
         """The images of `rows`; of streamed ones those in place, whose rows they must be."""

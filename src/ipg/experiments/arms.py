@@ -47,7 +47,8 @@ class Arm:
     method: str
     protocol: str
     config: Mapping[str, Any]
-    """All settings but the seed, flat, the method's options among them."""
+    """All settings but the seed, flat, the method's options among them. Of pairs from a file their number, once a row
+    tells it."""
     options: Mapping[str, Any]
     """The method's own options, as the study gives them."""
     seeds: tuple[int, ...]
@@ -119,6 +120,8 @@ def arms_of(study: Study, rows: Sequence[Row]) -> tuple[list[Arm], list[Row]]:
         seeds = tuple(trial.seed for trial in same)
         options = dict(first.config.options)
         settings = _settings(first)
+        if "pair_file" in settings:
+            settings["pairs"] = found[0]["config"]["pairs"] if found else settings["pair_file"]
         arms.append(
             Arm(study.name, first.dataset, first.method, first.protocol, settings, options, seeds, tuple(found))
         )

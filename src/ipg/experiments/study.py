@@ -37,6 +37,7 @@ ADDED: dict[str, Any] = {
     "crop": 1.0,
     "flip": False,
     "resident": 0.5,
+    "start": None,
 }
 """Settings that joined after rows had been written, with the value that trials had in effect before them.
 

@@ -21,7 +21,7 @@ from ipg.experiments.runner import read_rows
 from ipg.experiments.study import load_study
 from ipg.files import write_text
 from ipg.methods import method_class
-from ipg.methods.base import option_defaults
+from ipg.methods.options import option_defaults
 
 __all__ = ["Measured", "dataset_table", "fill", "measured", "results_page"]
 
@@ -36,7 +36,10 @@ NAMES = {
 """Methods as the tables call them; others by their own name."""
 PROTOCOLS = {"paper": "paper's settings", "tuned": "our settings", "bf16": "paper's settings in bf16, compiled"}
 PAIR_SETTINGS = ("pairs", "pair_batch", "margin", "alpha", "every")
-SETTINGS = ("data", *PAIR_SETTINGS, "schedule", "selection", "model", "epochs", "batch", "learning_rate", "precision")
+SETTINGS = (
+    "data", *PAIR_SETTINGS, "schedule", "selection", "model", "epochs", "batch", "learning_rate", "warmup",
+    "class_weighted", "batch_norm", "crop", "precision",
+)  # fmt: skip
 """What the long tables show of a configuration: a column each where arms differ, else in a line above."""
 NONE = "–"
 
@@ -100,7 +103,8 @@ def _title(arm: Arm) -> str:
     name = NAMES.get(arm.method, arm.method)
     if "pairs" not in method_class(arm.method).needs:
         return name
-    pairs = f"{arm.config['pairs']:,} pairs"
+    count = arm.config["pairs"]
+    pairs = f"{count:,} pairs" if isinstance(count, int) else f"pairs of {count}"
     if arm.method == "joint":  # rescales nothing
         return f"{name}, {pairs}"
     settings = f"{pairs}, α {arm.config['alpha']:g}, every {arm.config['every']}"
@@ -189,7 +193,8 @@ def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
 def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
     """What settings were chosen from: for each data set and number of pairs the arms, the highest accuracy first."""
     varying, shared = _settings(study.arms)
-    ranked = sorted(study.arms, key=lambda arm: (arm.dataset, -arm.config["pairs"], -_mean(arm)))
+    metric = _deciding(study.arms)
+    ranked = sorted(study.arms, key=lambda arm: (arm.dataset, _order(arm.config["pairs"]), -_mean(arm, metric)))
     highest = {(arm.dataset, arm.config["pairs"]): arm for arm in reversed(ranked) if arm.rows}
     lines = []
     for arm in ranked:
@@ -199,14 +204,15 @@ def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
         lines.append(
             [
                 *(str(arm.config[name]) for name in varying),
-                *(_seeds(arm), _percent(arm.spread()), _share(disagreement.mean if disagreement else None)),
+                *(_seeds(arm), _percent(arm.spread(metric)), _share(disagreement.mean if disagreement else None)),
                 *(NONE if arm.seconds is None else f"{arm.seconds:.1f}", ", ".join(marks)),
             ]
         )
-    head = [*map(_words, varying), "seeds", f"accuracy on `{study.split}`", "pairs that disagree", "seconds", ""]
+    what = {"average": "accuracy", "worst_group": "worst group"}[metric]
+    head = [*map(_words, varying), "seeds", f"{what} on `{study.split}`", "pairs that disagree", "seconds", ""]
     notes = (
         f"In percent on the split `{study.split}`, mean ± standard deviation over seeds; the test split is not read. "
-        "*Highest*: the highest mean accuracy with as many pairs. *Taken*: the settings of a study on the test split. "
+        f"*Highest*: the highest mean {what} with as many pairs. *Taken*: the settings of a study on the test split. "
         "The study file says what decides."
     )
     return [f"## {study.name}", shared, markdown(head, lines), notes, *_ends(study)]
@@ -259,9 +265,19 @@ def _same_settings(one: Arm, other: Arm) -> bool:
     return one.method == other.method and one.config == other.config
 
 
-def _mean(arm: Arm) -> float:
-    found = arm.spread()
+def _mean(arm: Arm, metric: str) -> float:
+    found = arm.spread(metric)
     return found.mean if found else -1.0
+
+
+def _deciding(arms: Sequence[Arm]) -> str:
+    """The metric by which arms are ranked: the worst group's accuracy where epochs are selected by it."""
+    return "worst_group" if all(arm.config["selection"] == "worst_group" for arm in arms) else "average"
+
+
+def _order(pairs: int | str) -> tuple[int, str]:
+    """Many pairs before few; files whose number is not known yet come last, by name."""
+    return (-pairs, "") if isinstance(pairs, int) else (1, pairs)
 
 
 # -- words and numbers -------------------------------------------------------------------------------------------------

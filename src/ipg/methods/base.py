@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args, get_type_hints
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ipg.config import RunConfig
-from ipg.data.batches import Batch
+from ipg.data.batches import Batch, Sampling
+from ipg.data.table import ImageTable
 from ipg.evaluation.groups import logits_of
 from ipg.guidance import DrawsPairs
+from ipg.methods.options import parse_options
 from ipg.rationale import full_precision
 
-__all__ = ["Method", "NoOptions", "Setup", "parse_options"]
+__all__ = ["NEEDS", "Method", "Need", "NoOptions", "Setup"]
 
-Need = Literal["pairs"]
+Need = Literal["pairs", "environments", "groups"]
+
+NEEDS: dict[Need, str] = {
+    "pairs": "invariance pairs",
+    "environments": "training images of two environments or more",
+    "groups": "training images whose attribute is known",
+}
+"""What a method may need of the training data, in words."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +40,22 @@ class Setup:
     config: RunConfig
     pairs: DrawsPairs | None = None
     autocast: torch.dtype | None = None
+    table: ImageTable | None = None
+    """The training images, for methods that look at what there is before they begin."""
+
+    def logits(self, images: Tensor) -> Tensor:
+        """What the network says of `images`, (B, K), in single precision or better."""
+        with torch.autocast(images.device.type, dtype=self.autocast, enabled=self.autocast is not None):
+            logits = logits_of(self.model(images))
+        return full_precision(logits)
 
     def task_loss(self, batch: Batch) -> Tensor:
-        """The cross-entropy of a task batch."""
-        device = batch.image.device.type
-        with torch.autocast(device, dtype=self.autocast, enabled=self.autocast is not None):
-            logits = logits_of(self.model(batch.image))
-        return self.criterion(full_precision(logits), batch.label)
+        """The cross-entropy of a task batch, weighted by class if the configuration says so."""
+        return self.criterion(self.logits(batch.image), batch.label)
+
+    def losses(self, batch: Batch) -> Tensor:
+        """The cross-entropy of every image of a task batch, without class weights, (B,)."""
+        return F.cross_entropy(self.logits(batch.image), batch.label, reduction="none")
 
 
 @dataclass(frozen=True)
@@ -66,11 +83,32 @@ class Method:
                 f"method {self.name!r} is guided by pairs and there are none: give --pairs a number above 0, or "
                 f"train with --method erm"
             )
+        if "environments" in self.needs and self._count("environment") < 2:
+            raise ValueError(
+                f"method {self.name!r} needs {NEEDS['environments']}, and these are of one: take a method that needs "
+                f"none (`ipg methods`), or data such as colored_mnist"
+            )
+        if "groups" in self.needs and self._count("attribute") < 2:
+            raise ValueError(
+                f"method {self.name!r} needs {NEEDS['groups']}, and here all images have the same or none: give the "
+                f"table a column attribute, or take a method that needs none (`ipg methods`)"
+            )
+
+    def _count(self, column: str) -> int:
+        """How many values a column of the training table has."""
+        table = self.setup.table
+        return 0 if table is None else len(getattr(table, column).unique())
 
     @staticmethod
     def transform(images: Tensor) -> Tensor:
         """What becomes of all images, training, test and pairs alike, before anything else."""
         return images
+
+    @classmethod
+    def sampling(cls, table: ImageTable, options: Any, *, seed: int) -> Sampling:
+        """Which training images a pass draws, and how often; all of them once by default."""
+        del table, options, seed
+        return Sampling()
 
     @property
     def due(self) -> bool:
@@ -103,27 +141,3 @@ class Method:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`."""
         del state
-
-
-def parse_options(method: type[Method], given: Mapping[str, Any]) -> Any:
-    """The method's `Options` from names and values; unknown names and impossible values are all named at once."""
-    types = get_type_hints(method.Options)
-    problems: list[str] = []
-    values: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in types:
-            near = difflib.get_close_matches(name, types, n=1)
-            known = f"did you mean {near[0]}?" if near else f"it has {', '.join(types) or 'none'}"
-            problems.append(f"method {method.name!r} has no option {name!r}; {known}")
-        elif value not in get_args(types[name]):  # options so far are choices between words
-            problems.append(f"option {name}={value!r}: expected one of {', '.join(get_args(types[name]))}")
-        else:
-            values[name] = value
-    if problems:
-        raise ValueError("; ".join(problems))
-    return method.Options(**values)
-
-
-def option_defaults(method: type[Method]) -> dict[str, Any]:
-    """The method's own options with their defaults, for result rows and help."""
-    return {field.name: field.default for field in dataclasses.fields(method.Options)}

@@ -1,0 +1,24 @@
+"""Means over the parts of a batch, groups or environments, without asking the device how large they are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["means_by"]
+
+
+def means_by(values: Tensor, key: Tensor, parts: int) -> tuple[Tensor, Tensor]:
+    """The mean of `values` (B, …) over the rows of each key (B,), and how many they are.
+
+    Returns:
+        Means (parts, …), 0 where there is no row, and counts (parts,). Sums are a matrix product, so that they come
+        out the same every time on a GPU, too.
+    """
+    member = F.one_hot(key, parts).to(values.dtype)  # (B, parts)
+    counts = member.sum(dim=0)
+    flat = values.reshape(len(values), -1)
+    sums = torch.einsum("bp,bv->pv", member, flat)
+    means = sums / counts.clamp_min(1)[:, None]
+    return means.reshape(parts, *values.shape[1:]), counts
