@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ipg.data.augment import Augmentation
-from ipg.data.batches import Batches
+from ipg.data.batches import Batches, Sampling
 from ipg.data.table import ImageTable
 
 
@@ -119,3 +119,23 @@ def test_views_are_drawn_of_training_images(table: ImageTable) -> None:
     assert all(a or b for a, b in zip(same, turned, strict=True))
     assert any(same)
     assert any(turned)
+
+
+def test_a_pass_over_some_rows_alone(table: ImageTable) -> None:
+    rows = torch.tensor([3, 7, 11, 40, 41])
+    batches = Batches(table, 2, seed=3, sampling=Sampling(rows=rows))
+    assert len(batches) == 3
+    assert sorted(order(batches, 0)) == rows.tolist()
+    assert order(batches, 0) != order(batches, 1)
+
+
+def test_a_pass_drawn_by_weights(table: ImageTable) -> None:
+    weights = torch.zeros(50)
+    weights[:10], weights[10] = 1.0, 30.0
+    batches = Batches(table, 16, seed=3, sampling=Sampling(weights=weights))
+    drawn = torch.tensor([row for epoch in range(40) for row in order(batches, epoch)])
+    assert len(batches) == 4
+    assert len(drawn) == 40 * 50
+    assert set(drawn.tolist()) == set(range(11))  # with replacement, and never one of weight 0
+    assert (drawn == 10).float().mean().item() == pytest.approx(0.75, abs=0.04)
+    assert order(batches, 5) == order(Batches(table, 7, seed=3, sampling=Sampling(weights=weights)), 5)

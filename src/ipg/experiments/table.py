@@ -38,7 +38,7 @@ PROTOCOLS = {"paper": "paper's settings", "tuned": "our settings", "bf16": "pape
 PAIR_SETTINGS = ("pairs", "pair_batch", "margin", "alpha", "every")
 SETTINGS = (
     "data", *PAIR_SETTINGS, "schedule", "selection", "model", "epochs", "batch", "learning_rate", "warmup",
-    "class_weighted", "batch_norm", "crop", "precision",
+    "class_weighted", "batch_norm", "crop", "precision", "engine",
 )  # fmt: skip
 """What the long tables show of a configuration: a column each where arms differ, else in a line above."""
 NONE = "–"

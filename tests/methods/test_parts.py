@@ -1,0 +1,29 @@
+"""Means over the parts of a batch."""
+
+from __future__ import annotations
+
+import torch
+
+from ipg.methods.parts import means_by
+
+
+def test_means_and_counts_of_every_part() -> None:
+    values = torch.tensor([1.0, 2.0, 4.0, 8.0], dtype=torch.float64)
+    means, counts = means_by(values, torch.tensor([2, 0, 2, 0]), 4)
+    assert means.tolist() == [5.0, 0.0, 2.5, 0.0]  # a part without rows has the mean 0
+    assert counts.tolist() == [2.0, 0.0, 2.0, 0.0]
+
+
+def test_rows_of_any_shape() -> None:
+    values = torch.arange(12.0).reshape(3, 2, 2)
+    means, _ = means_by(values, torch.tensor([1, 1, 0]), 2)
+    assert torch.equal(means[0], values[2])
+    assert torch.equal(means[1], (values[0] + values[1]) / 2)
+
+
+def test_gradients_reach_the_rows() -> None:
+    values = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
+    means, _ = means_by(values, torch.tensor([0, 1, 1]), 3)
+    means[1].backward()
+    assert values.grad is not None
+    assert values.grad.tolist() == [0.0, 0.5, 0.5]
