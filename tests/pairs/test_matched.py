@@ -172,3 +172,50 @@ def test_features_that_are_not_finite(table: ImageTable, features: Tensor) -> No
     broken[17, 2] = torch.nan
     with pytest.raises(ValueError, match="features must be finite"):
         matched.closest(table, broken, 4)
+
+
+def naive_greedy(table: ImageTable, points: Tensor, split: str) -> set[frozenset[int]]:
+    """The nearest two of all, then the nearest two of the others, and so on, in double precision."""
+    rows = table.indices(split).tolist()
+    vectors = points.double().numpy()
+    key = [(int(table.label[row]), int(table.content[row])) for row in range(len(table))]
+    both = sorted(
+        (float(np.linalg.norm(vectors[a] - vectors[b])), a, b)
+        for a in rows
+        for b in rows
+        if key[a] == key[b] and int(table.attribute[a]) == 0 and int(table.attribute[b]) == 1
+    )
+    used: set[int] = set()
+    found = set()
+    for _, a, b in both:
+        if a not in used and b not in used:
+            used |= {a, b}
+            found.add(frozenset((a, b)))
+    return found
+
+
+@pytest.mark.parametrize("block", [7, 1024])
+def test_matched_is_the_greedy_matching(
+    table: ImageTable, features: Tensor, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matched, "BLOCK", block)
+    small = table.take(torch.arange(700))
+    expected = naive_greedy(small, features[:700], "train")
+    pairs = matched.matched(small, features[:700], len(expected))
+    assert {frozenset(pair) for pair in pairs.source.tolist()} == expected
+    assert pairs.builder == "matched"
+    with pytest.raises(ValueError, match=f"only {len(expected)} can be made"):
+        matched.matched(small, features[:700], len(expected) + 1)
+
+
+def test_matched_begins_with_the_closest(table: ImageTable, features: Tensor) -> None:
+    source = matched.matched(table, features, 60).source
+    assert torch.equal(source, matched.closest(table, features, 60).source)
+    assert torch.equal(matched.matched(table, features, 300).source[:60], source)
+    assert len(set(matched.matched(table, features, 300).source.flatten().tolist())) == 600
+
+
+def test_matched_at_equal_distances(table: ImageTable) -> None:
+    """Every image that can have a partner gets one, though all are as near."""
+    available = len(matched.random(table.take(torch.arange(900)), 40))
+    assert len(matched.matched(table.take(torch.arange(900)), torch.zeros(900, 2), available)) == available

@@ -111,3 +111,10 @@ def test_draws_from_pairs_of_floats() -> None:
 def test_batch_size_below_one() -> None:
     with pytest.raises(ValueError, match="batch_size=0 is out of range"):
         PairSampler(make_pairs(3), 0)
+
+
+def test_a_set_may_be_empty_but_not_be_drawn_from() -> None:
+    empty = make_pairs(4).take(torch.arange(0))
+    assert len(empty) == 0
+    with pytest.raises(ValueError, match="there are no pairs to draw from"):
+        PairSampler(empty, 2)

@@ -29,7 +29,8 @@ class PairSet:
     """How the pairs were made: recolored, random, closest, …"""
 
     def __post_init__(self) -> None:
-        Pairs(self.first, self.second, self.label)  # shapes and dtypes
+        if len(self.label):  # a set may be empty, a batch may not
+            Pairs(self.first, self.second, self.label)  # shapes and dtypes
         if self.source.shape != (len(self.label), 2):
             raise ValueError(f"source must have shape ({len(self.label)}, 2), got {tuple(self.source.shape)}")
 

@@ -1,0 +1,64 @@
+"""`ipg pairs`: make invariance pairs of images, look at them, and reject those that would mislead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ipg.cli import pairs_audit, pairs_build
+from ipg.cli.errors import clear, help_without_command
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    rich_markup_mode="markdown",
+    help="Build, show and audit invariance pairs.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+SHOW_EXAMPLES = """
+**Examples**
+
+`ipg pairs show pairs`: writes pairs/sheet.html
+
+`ipg pairs show pairs --worst --count 40 --output worst.png`
+
+`ipg pairs show mine.csv --data waterbirds100 --data-path data/waterbirds100`
+"""
+
+
+@app.callback(invoke_without_command=True)
+def _main(context: typer.Context) -> None:
+    help_without_command(context)
+
+
+def show(
+    manifest: Annotated[Path, typer.Argument(help="A manifest, or the folder it is in.", metavar="MANIFEST")],
+    output: Annotated[
+        Path | None, typer.Option(help="The sheet, .html or .png; sheet.html beside the manifest where not given.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many pairs to show, taken evenly from all.")] = 100,
+    worst: Annotated[bool, typer.Option("--worst", help="Those with the lowest scores of an audit first.")] = False,
+    data: Annotated[str | None, typer.Option(help="The data set, where the folder does not say.")] = None,
+    data_path: Annotated[str | None, typer.Option(help="Where its files are, if they have moved.")] = None,
+) -> None:
+    """Write a contact sheet: the members of pairs side by side, with label, score and reason."""
+    from ipg.cli.pairs_data import open_data
+    from ipg.pairs.references import References
+    from ipg.pairs.rows import DATA, Manifest
+    from ipg.pairs.sheet import cards, write
+
+    read = Manifest.read(manifest)
+    needed = any(name.startswith(DATA) for pair in read.pairs for name in (pair.first, pair.second))
+    found = open_data(read.folder, data, data_path) if needed or data else None
+    references = References(read.folder, found.table if found else None)
+    shown = cards(read, references, count=count, worst=worst)
+    where = write(output or read.folder / "sheet.html", read, shown)
+    typer.echo(f"{len(shown):,} of {len(read):,} pairs are in {where}")
+
+
+app.command("build", epilog=pairs_build.EXAMPLES)(clear(pairs_build.build))
+app.command("show", epilog=SHOW_EXAMPLES)(clear(show))
+app.command("audit", epilog=pairs_audit.EXAMPLES)(clear(pairs_audit.audit))

@@ -1,0 +1,158 @@
+"""`ipg pairs audit`: every pair scored, and rejected with a reason where it would mislead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ipg.cli.pairs_data import Data
+    from ipg.pairs.opinions import Opinions
+    from ipg.pairs.rows import Manifest
+
+__all__ = ["EXAMPLES", "audit"]
+
+EXAMPLES = """
+**Examples**
+
+`ipg pairs audit pairs`: what can be seen without a model, written to the manifest
+
+`ipg pairs audit pairs --model runs/robust --dry-run`: also whether a network sees the label change; nothing is written
+
+`ipg pairs audit pairs --predictions predictions.csv --json`: columns image, label, attribute, as any model gave them
+
+`ipg pairs audit mine.csv --data waterbirds100_reverse --data-path data/waterbirds100 --masks
+data/waterbirds100/masks.zip --keep scene`
+"""
+
+
+def audit(
+    manifest: Annotated[Path, typer.Argument(help="A manifest, or the folder it is in.", metavar="MANIFEST")],
+    data: Annotated[str | None, typer.Option(help="The data set, where the folder does not say.")] = None,
+    data_path: Annotated[str | None, typer.Option(help="Where its files are, if they have moved.")] = None,
+    masks: Annotated[
+        Path | None, typer.Option(help="Folder or zip of masks of objects, for pairs that bring none.")
+    ] = None,
+    keep: Annotated[
+        str, typer.Option(help="What such pairs keep: object, or scene, all that is outside the objects.")
+    ] = "object",
+    run: Annotated[
+        Path | None,
+        typer.Option("--model", help="A run whose network says the label. It must not lean on the shortcut itself."),
+    ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(help="CSV, Parquet or npz: image, and label, attribute, further attributes or features."),
+    ] = None,
+    kept: Annotated[float, typer.Option(help="Most distance, 1 - SSIM, where members should agree.")] = 0.45,
+    changed: Annotated[float, typer.Option(help="Least distance, 1 - SSIM, where members may differ.")] = 0.1,
+    features: Annotated[float, typer.Option(help="Most distance in features, as a share of strangers'.")] = 1.0,
+    others: Annotated[float, typer.Option(help="Largest share of further attributes that may differ.")] = 0.25,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; leave the manifest as it is.")] = False,
+    device: Annotated[str, typer.Option(help="Where the network runs: auto, cpu, cuda or mps.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")] = False,
+) -> None:
+    """Score every pair, and reject those whose label changed, whose shortcut did not, or that changed too much else.
+
+    Also those that come twice, cannot be read, or are of another split than their images. Exits with 1 if none is left.
+    """
+    import json
+
+    from ipg.cli.pairs_data import open_data
+    from ipg.cli.progress import bar
+    from ipg.pairs.audit import audit as judge
+    from ipg.pairs.audit import summary
+    from ipg.pairs.findings import Limits
+    from ipg.pairs.rows import Manifest
+
+    if run is not None and predictions is not None:
+        raise ValueError("--model and --predictions both say what is in the images; give one of them")
+    read = Manifest.read(manifest)
+    found = open_data(read.folder, data, data_path)
+    opinions = _opinions(run, predictions, device)
+    mask_of = None if masks is None else _masks(masks, keep, found)
+    with bar("pairs") as progress:
+        judged = judge(
+            read,
+            found.table if found else None,
+            label_of=opinions.label,
+            attribute_of=opinions.attribute,
+            others_of=opinions.others,
+            features_of=opinions.features,
+            limits=Limits(kept, changed, features, others),
+            mask_of=mask_of,
+            progress=progress,
+        )
+    counts = summary(judged)
+    if not dry_run:
+        judged.write()
+    if as_json:
+        accepted = counts.pop("ok", 0)
+        told = {"manifest": str(judged.path), "pairs": len(judged), "ok": accepted, "rejected": dict(counts)}
+        typer.echo(json.dumps(told | {"data": found.table.name if found else None, "written": not dry_run}, indent=2))
+        counts["ok"] = accepted
+    else:
+        _print(judged, counts, found, written=not dry_run)
+    if not counts["ok"]:
+        raise typer.Exit(1)
+
+
+def _opinions(folder: Path | None, predictions: Path | None, device: str) -> Opinions:
+    from ipg.pairs.opinions import Opinions, read_opinions
+
+    if predictions is not None:
+        return read_opinions(predictions)
+    if folder is None:
+        return Opinions()
+
+    from ipg.evaluation.groups import predict
+    from ipg.methods import method_class
+    from ipg.notebook import Run
+    from ipg.training.device import resolve_device
+    from ipg.training.materials import features
+
+    run = Run.load(folder, device=device)
+    look = method_class(run.config.method).transform
+    where = resolve_device(device)
+    return Opinions(
+        label=lambda images: predict(run.model, look(images).to(where)),
+        features=lambda images: features(run.model, look(images)),
+    )
+
+
+def _masks(place: Path, keep: str, data: Data | None) -> Any:
+    """Where pairs should agree, by the masks of the data set's objects."""
+    from ipg.data.errors import DataError
+    from ipg.pairs.masks import Masks, agreed
+
+    if data is None or data.listing is None:
+        raise DataError("--masks are of a data set's image files; say which with --data")
+    masks = Masks(place, data.listing, size=data.table.images.shape[-1])
+    return agreed(masks, keep)
+
+
+def _print(manifest: Manifest, counts: Any, data: Data | None, *, written: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ipg.pairs.findings import LABEL_CHANGED
+
+    console = Console(highlight=False)
+    table = Table()
+    table.add_column("verdict")
+    table.add_column("pairs", justify="right")
+    for reason, count in sorted(counts.items(), key=lambda item: (item[0] != "ok", -item[1])):
+        table.add_row(reason, f"{count:,}", style="bold" if reason == "ok" else None)
+    console.print(table)
+    if data is None:
+        console.print("Splits and labels were not compared with a data set; name it with --data.")
+    if 2 * counts[LABEL_CHANGED] > len(manifest):
+        console.print(
+            "For most pairs the label changes under this network: it may lean on the shortcut itself, and then its "
+            "opinion means nothing.",
+            soft_wrap=True,
+        )
+    done = f"written to {manifest.path}" if written else "nothing was written"
+    console.print(f"{counts['ok']:,} of {len(manifest):,} pairs are accepted; {done}", soft_wrap=True)

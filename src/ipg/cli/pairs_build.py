@@ -1,0 +1,238 @@
+"""`ipg pairs build`: pairs by one of the builders, written to a folder."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ipg.cli.pairs_data import Data
+    from ipg.pairs.plan import Plan
+
+__all__ = ["EXAMPLES", "build"]
+
+EXAMPLES = """
+**Examples**
+
+`ipg pairs build background --data waterbirds100 --data-path data/waterbirds100 --masks data/waterbirds100/masks.zip
+--count 388 --output pairs`: the same bird on the other kind of background
+
+`ipg pairs build background --data waterbirds100 --data-path data/waterbirds100 --masks data/waterbirds100/masks.zip
+--count 200 --split validation --output pairs`: in the same folder, pairs to hold out
+
+`ipg pairs build background --data waterbirds100_reverse --data-path data/waterbirds100 --masks
+data/waterbirds100/masks.zip --count 388 --traces both --output reverse`: the other kind of bird on the same background,
+both members composed
+
+`ipg pairs build counterparts --data photos/labels.csv --table pairs.csv --images counterparts.zip --output pairs/mine`
+
+`ipg pairs build matched --data celeba_subset --features features.safetensors --attributes
+data/celeba-subset/attributes.csv.gz --count 1208 --output pairs/faces`
+
+`ipg pairs build edited --data celeba --model black-forest-labs/FLUX.1-Kontext-dev --output pairs/edited`
+
+`ipg pairs build recolored --data colored_fashion --count 40 --output pairs/colors`
+"""
+
+
+class Builder(StrEnum):
+    """How pairs are made."""
+
+    counterparts = "counterparts"
+    background = "background"
+    matched = "matched"
+    random = "random"
+    recolored = "recolored"
+    edited = "edited"
+
+
+OWN = {
+    "counterparts": ("table", "images"),
+    "background": ("masks", "keep", "traces"),
+    "matched": ("features", "attributes", "weight"),
+    "edited": ("model", "prompts", "per_group", "candidates", "side", "steps", "device"),
+}
+"""Options that belong to one builder."""
+
+
+def build(
+    builder: Annotated[Builder, typer.Argument(help="How to make them; see below.", metavar="BUILDER")],
+    output: Annotated[Path, typer.Option(help="The folder to make; the same command goes on with it.")],
+    data: Annotated[str, typer.Option(help="A data set of `ipg data list`, or a folder or table of your own.")],
+    data_path: Annotated[str | None, typer.Option(help="Where its files are.")] = None,
+    count: Annotated[int | None, typer.Option(help="How many pairs, equally from all labels and groups.")] = None,
+    split: Annotated[str, typer.Option(help="train, to guide by, or validation, to hold out.")] = "train",
+    size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of every draw.")] = 0,
+    parquet: Annotated[bool, typer.Option("--parquet", help="Write the manifest as Parquet, not CSV.")] = False,
+    table: Annotated[
+        Path | None,
+        typer.Option(help="CSV or Parquet with the columns image, counterpart, label.", rich_help_panel="counterparts"),
+    ] = None,
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder or zip of the counterparts; counterparts beside the table where not given.",
+            rich_help_panel="counterparts",
+        ),
+    ] = None,
+    masks: Annotated[
+        Path | None,
+        typer.Option(help="Folder or zip of masks, white on the object.", rich_help_panel="background"),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="object, to swap the background, or scene, to swap the object; by the data set where not given.",
+            rich_help_panel="background",
+        ),
+    ] = None,
+    traces: Annotated[
+        str | None,
+        typer.Option(help="second, or both, to compose the first member too.", rich_help_panel="background"),
+    ] = None,
+    features: Annotated[
+        Path | None,
+        typer.Option(help=".npy, .npz or .safetensors, a row an image.", rich_help_panel="matched"),
+    ] = None,
+    attributes: Annotated[
+        Path | None,
+        typer.Option(help="Table of further attributes, 0 or 1, to match in too.", rich_help_panel="matched"),
+    ] = None,
+    weight: Annotated[
+        float | None,
+        typer.Option(help="How much these count, against the features. [default: 1]", rich_help_panel="matched"),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="FLUX.1 Kontext: a folder, or its name on the hub.", rich_help_panel="edited"),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="TOML, a prompt a group; the paper's where not given.", rich_help_panel="edited"),
+    ] = None,
+    per_group: Annotated[
+        int | None, typer.Option(help="Images of each group. [default: 1300]", rich_help_panel="edited")
+    ] = None,
+    candidates: Annotated[
+        int | None, typer.Option(help="Versions of each image. [default: 3]", rich_help_panel="edited")
+    ] = None,
+    side: Annotated[
+        int | None, typer.Option(help="Pixels at which the model works. [default: 1024]", rich_help_panel="edited")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of the sampler. [default: 28]", rich_help_panel="edited")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where the model runs. [default: cuda]", rich_help_panel="edited")
+    ] = None,
+) -> None:
+    """Make pairs that differ in the shortcut alone: a manifest, and beside it the images that did not exist.
+
+    counterparts: your own, from a table. background: cut out and pasted, by masks. matched: two images of one label
+    that are nearest in features. random: any two of one label. recolored: the two colours swapped. edited: changed by
+    an image model as it is told.
+    """
+    given = {
+        **{"table": table, "images": images, "masks": masks, "keep": keep, "traces": traces, "features": features},
+        **{"attributes": attributes, "weight": weight, "model": model, "prompts": prompts, "per_group": per_group},
+        **{"candidates": candidates, "side": side, "steps": steps, "device": device},
+    }
+    own = {name: value for name, value in given.items() if value is not None}
+    _check(builder.value, own, count, split)
+
+    from ipg.cli.pairs_data import load_data
+    from ipg.cli.progress import bar
+    from ipg.pairs.plan import write
+
+    found = load_data(data, data_path, size, seed)
+    plan = _plan(builder.value, found, count, split, seed, own)
+    settings: dict[str, Any] = {"builder": builder.value, "data": data, "split": split, "count": count, "seed": seed}
+    settings |= {"size": found.table.images.shape[-1], **{name: _recorded(value) for name, value in own.items()}}
+    if data_path is not None:
+        settings["data_path"] = str(Path(data_path).expanduser().absolute())
+    try:
+        with bar("pairs") as progress:
+            manifest = write(plan, output, settings=settings, parquet=parquet, progress=progress)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; run the same command again to go on") from None
+    typer.echo(f"{len(manifest):,} pairs are in {manifest.path}; look at them with: ipg pairs show {output}")
+
+
+def _recorded(value: Any) -> Any:
+    """An option as `build.json` keeps it."""
+    return str(value.expanduser().absolute()) if isinstance(value, Path) else value
+
+
+def _check(builder: str, own: dict[str, Any], count: int | None, split: str) -> None:
+    """Say all that is wrong with the options at once, before anything is loaded."""
+    from importlib.util import find_spec
+
+    from ipg.data.errors import ProblemsError
+
+    problems = []
+    for name in own:
+        if (home := next(key for key, names in OWN.items() if name in names)) != builder:
+            problems.append(f"--{name.replace('_', '-')} is for {home} pairs; {builder} pairs take none")
+    needed = {"counterparts": "table", "background": "masks"}.get(builder)
+    if needed is not None and needed not in own:
+        problems.append(f"{builder} pairs need --{needed}; see `ipg pairs build --help`")
+    if count is None and builder in ("background", "matched", "random", "recolored"):
+        problems.append("say how many pairs with --count, e.g. --count 388")
+    if count is not None and builder == "edited":
+        problems.append("edited pairs are counted with --per-group and --candidates; leave --count out")
+    if builder == "edited" and find_spec("diffusers") is None:
+        problems.append('edited pairs need the extra edit: pip install "invariance-pair-guidance[edit]"')
+    if split not in ("train", "validation"):
+        problems.append(f"--split is {split!r}; pairs are made of train or validation images alone")
+    if problems:
+        raise ProblemsError(problems)
+
+
+def _plan(builder: str, data: Data, count: int | None, split: str, seed: int, own: dict[str, Any]) -> Plan:
+    from ipg.data.errors import DataError
+    from ipg.pairs import background, counterparts, edited, matched, plan, recolored
+    from ipg.pairs.masks import Masks
+
+    table, listing = data.table, data.listing
+    if builder == "edited":
+        prompts = edited.read_prompts(own["prompts"], table) if "prompts" in own else edited.celeba_prompts(table)
+        where = {name: own[name] for name in ("model", "device", "side", "steps") if name in own}
+        many = {name: own[name] for name in ("per_group", "candidates") if name in own}
+        return edited.plan(table, edited.lazy_kontext(**where), prompts=prompts, split=split, seed=seed, **many)
+    if builder == "counterparts" and listing is not None:
+        images = own.get("images")
+        return counterparts.plan(table, listing, own["table"], images=images, count=count, split=split, seed=seed)
+    if builder == "background" and listing is not None:
+        masks = Masks(own["masks"], listing, size=table.images.shape[-1])
+        keep = own.get("keep") or ("scene" if table.name.endswith("_reverse") else "object")  # the label is of it
+        traces = own.get("traces", "second")
+        return background.plan(table, count or 0, masks=masks, keep=keep, traces=traces, split=split, seed=seed)
+    if listing is None and builder in ("counterparts", "background"):
+        raise DataError(f"{builder} pairs are of image files, and {table.name} has none; use recolored pairs")
+    if builder == "matched":
+        points = _features(data, split, own)
+        return plan.of_pair_set(table, matched.matched(table, points, count or 0, split=split, seed=seed))
+    make = {"random": matched.random, "recolored": recolored.build}[builder]
+    return plan.of_pair_set(table, make(table, count or 0, split=split, seed=seed))
+
+
+def _features(data: Data, split: str, own: dict[str, Any]) -> Any:
+    """What images are matched in: features, attributes or both; thumbnails where neither is given."""
+    from ipg.pairs.features import joined, read_attributes, read_features, thumbnails
+
+    table = data.table
+    points = read_features(own["features"], table) if "features" in own else None
+    if "attributes" not in own:
+        return thumbnails(table.part(split).images) if points is None else points
+    others, _ = read_attributes(own["attributes"], table)
+    rows = table.indices(split)
+    if points is None:
+        return others[rows]
+    if len(points) not in (len(table), len(rows)):
+        return points  # which is refused
+    inside = points[rows.numpy()] if len(points) == len(table) else points
+    return joined(inside, others[rows], weight=own.get("weight", 1.0))

@@ -1,0 +1,181 @@
+"""Look at every pair: score it, and reject it with a reason where it would teach something else than it should.
+
+The paper names three ways in which edited pairs fail: the label has changed (hair), the shortcut has not (gender), or
+more than it has. All three are looked for, by pixels, inside and outside the mask where a pair has one, and by the
+opinions of whoever is asked; so are pairs that come twice, and images of another split than the pair's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ipg.data.duplicates import similar
+from ipg.data.parallel import Progress
+from ipg.data.table import ImageTable
+from ipg.pairs.checks import ANOTHER_SPLIT
+from ipg.pairs.findings import BETTER, REASONS, TOO_MUCH, TWICE, Finding, Limits, MaskOf, look, pixel_digest
+from ipg.pairs.opinions import Known, Opinions, Says
+from ipg.pairs.references import References, name_of
+from ipg.pairs.rows import Manifest, Pair
+
+__all__ = ["audit", "summary"]
+
+CHUNK = 32
+"""Pairs that are held at once."""
+MEASURES = ("distance", "distance_inside", "distance_outside", "features", "features_inside", "features_outside")
+"""The columns that distances are written to."""
+
+
+def audit(
+    manifest: Manifest,
+    table: ImageTable | None = None,
+    *,
+    label_of: Says | Known | None = None,
+    attribute_of: Says | Known | None = None,
+    others_of: Says | Known | None = None,
+    features_of: Says | Known | None = None,
+    limits: Limits | None = None,
+    mask_of: MaskOf | None = None,
+    size: int | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Judge every pair of a manifest.
+
+    Args:
+        manifest: the pairs. Rows that somebody rejected for a reason of their own stay rejected.
+        table: the data set they belong to; without it splits and labels are not looked at.
+        label_of: the class of images, (n, C, H, W) of uint8 to (n,), or numbers by reference. It has to see the label
+            alone: a network that leans on the shortcut rejects the good pairs.
+        attribute_of: the same for the value of the shortcut.
+        others_of: the same for further attributes, (n, A), which a pair should keep.
+        features_of: the same for features, (n, D).
+        limits: from where on a pair is rejected.
+        mask_of: masks for pairs that name none.
+        size: of images where there is no `table`.
+        progress: told how many pairs are done.
+
+    Returns:
+        The manifest with score, status, reason and the distances measured; it is not written.
+    """
+    opinions, limits = Opinions(label_of, attribute_of, others_of, features_of), limits or Limits()
+    references = References(manifest.folder, table, size=size)
+    findings: list[Finding] = []
+    for start in range(0, len(manifest), CHUNK):
+        chunk = manifest.pairs[start : start + CHUNK]
+        findings += look(chunk, references, opinions, limits, mask_of)
+        if progress is not None:
+            progress(len(findings), len(manifest))
+    if table is not None:
+        _find_copies(findings, table)
+    _compare_features(findings, limits)
+    scores = [_score(finding) for finding in findings]
+    _keep_best(findings, scores)
+    _find_twice(findings, manifest)
+    judged = [_judged(finding, score) for finding, score in zip(findings, scores, strict=True)]
+    return manifest.with_pairs(judged)
+
+
+def summary(manifest: Manifest) -> Counter[str]:
+    """How many pairs have each first reason; `ok` for those that were accepted."""
+    return Counter(
+        pair.reason.split(";")[0].partition(":")[0].strip() or "rejected" if pair.status == "rejected" else "ok"
+        for pair in manifest.pairs
+    )
+
+
+def _find_copies(findings: Sequence[Finding], table: ImageTable) -> None:
+    """Files that are pixel by pixel an image of another split."""
+    wanted: dict[tuple[str, bytes], list[Finding]] = {}
+    for finding in findings:
+        for digest in finding.digests:
+            wanted.setdefault((finding.pair.split, digest), []).append(finding)
+    splits = {split for split, _ in wanted}
+    for row in range(len(table)) if wanted else ():
+        own = table.splits[int(table.split[row])]
+        if others := splits - {own}:
+            digest = pixel_digest(table.images[row])
+            for finding in [finding for split in others for finding in wanted.get((split, digest), ())]:
+                finding.reasons.append(f"{ANOTHER_SPLIT}: a member is a copy of {name_of(table, row)}, of {own}")
+
+
+def _compare_features(findings: Sequence[Finding], limits: Limits) -> None:
+    """Distances in features, as a share of those between images that have nothing to do with each other."""
+    for masked in (False, True):
+        chosen = [finding for finding in findings if finding.masked == masked and finding.features is not None]
+        for finding, share in _shares(chosen, [finding.features for finding in chosen]):
+            finding.measured["features_inside" if masked else "features"] = share
+            if share > limits.features:
+                finding.reasons.append(f"{TOO_MUCH}: its members are {share:.2f} times as far apart as strangers")
+    chosen = [finding for finding in findings if finding.outside is not None]
+    for finding, share in _shares(chosen, [finding.outside for finding in chosen]):
+        finding.measured["features_outside"] = share
+
+
+def _shares(findings: Sequence[Finding], features: Sequence[Tensor | None]) -> Iterator[tuple[Finding, float]]:
+    points = [pair.flatten(1).double() for pair in features if pair is not None]  # (2, D) each
+    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0)).tolist()
+    apart = [
+        float(torch.dist(points[one][0], points[other][0]))
+        for one, other in zip(order, order[1:] + order[:1], strict=True)
+        if findings[one].pair.first != findings[other].pair.first
+    ]
+    typical = sorted(apart)[len(apart) // 2] if apart else 0.0
+    if typical > 0:
+        for finding, pair in zip(findings, points, strict=True):
+            yield finding, float(torch.dist(pair[0], pair[1])) / typical
+
+
+def _score(finding: Finding) -> float | None:
+    """How much of what should stay has stayed, by the best measure there is."""
+    measured = finding.measured
+    lost = next((measured[name] for name in ("distance_inside", "features", "distance") if name in measured), math.nan)
+    return None if math.isnan(lost) else min(max(1 - lost, 0.0), 1.0)
+
+
+def _keep_best(findings: Sequence[Finding], scores: Sequence[float | None]) -> None:
+    """Of the candidates that one image was edited to, the best that passed."""
+    best: dict[str, int] = {}
+    for row, finding in enumerate(findings):
+        if finding.pair.builder == "edited" and not finding.reasons:
+            other = best.setdefault(finding.pair.first, row)
+            if (scores[row] or 0) > (scores[other] or 0):
+                best[finding.pair.first] = row
+    for row, finding in enumerate(findings):
+        if finding.pair.builder == "edited" and not finding.reasons and best[finding.pair.first] != row:
+            finding.reasons.append(BETTER)
+
+
+def _find_twice(findings: Sequence[Finding], manifest: Manifest) -> None:
+    """Pairs whose members look like those of a pair before them."""
+    seen = [(row, finding.thumbnails) for row, finding in enumerate(findings) if not finding.reasons]
+    images = [thumbnails for _, thumbnails in seen if thumbnails is not None]
+    if not images:
+        return
+    looks = {member: number for number, rows in enumerate(similar(torch.cat(images))) for member in rows}
+    before: dict[frozenset[object], int] = {}
+    for place, (row, _) in enumerate(seen):
+        pair = findings[row].pair
+        members = zip((2 * place, 2 * place + 1), (pair.first, pair.second), strict=True)
+        other = before.setdefault(frozenset(looks.get(member, name) for member, name in members), row)
+        if other != row:
+            findings[row].reasons.append(f"{TWICE}: it looks like {manifest.where(other)}")
+
+
+def _judged(finding: Finding, score: float | None) -> Pair:
+    pair = finding.pair
+    by_hand = pair.status == "rejected" and not pair.reason.startswith(REASONS)
+    reasons = [pair.reason] if by_hand else finding.reasons
+    measured = {name: "" if math.isnan(value) else f"{value:.4f}" for name, value in finding.measured.items()}
+    return replace(
+        pair,
+        score=score,
+        status="rejected" if by_hand or reasons else "ok",
+        reason="; ".join(reasons),
+        extra={name: text for name, text in pair.extra.items() if name not in MEASURES} | measured,
+    )

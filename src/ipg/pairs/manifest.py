@@ -1,0 +1,91 @@
+"""Pairs on disk: a manifest, CSV or Parquet, a row a pair, with the images that are made for it beside it.
+
+Columns: `first` and `second`, the two images; `label`, which they share, by name or number; `split`, `train` to guide
+by or `validation` to hold out; `builder`; `score`, `status` (`ok`, `rejected` or nothing yet) and `reason`, which an
+audit writes. An image is a file relative to the manifest's folder, or `data:NAME`, an image of the data set.
+
+Optional: `made_of`, the images of the data set that new members are made of, between `|`, first the one whose label
+the pair keeps; `mask`, an image that is white where the members should agree; `label_first` and `label_second` where
+the labels of the members were taken down one by one. Further columns are kept as they are.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+
+import torch
+
+from ipg.data.decode import Fit
+from ipg.data.errors import DataError, ProblemsError
+from ipg.data.parallel import in_order
+from ipg.data.table import ImageTable
+from ipg.pairs.checks import class_number, problems_of
+from ipg.pairs.pairset import PairSet
+from ipg.pairs.references import References
+from ipg.pairs.rows import Manifest, Pair
+
+__all__ = ["Manifest", "Pair", "load_pairs"]
+
+
+def load_pairs(
+    path: str | PathLike[str],
+    table: ImageTable,
+    *,
+    split: str = "train",
+    size: int | None = None,
+    fit: Fit = "squeeze",
+) -> PairSet:
+    """The pairs of a manifest that are of `split` and not rejected, at the size of `table` and on its classes.
+
+    Args:
+        path: the manifest, or the folder it is in.
+        table: the data set that the pairs belong to.
+        split: `train` to guide by, `validation` to hold out.
+        size: of the images; it has to be the table's.
+        fit: how files beside the manifest become square; those of `ipg pairs build` are.
+
+    Returns:
+        An empty set where no pair is of `split`.
+
+    Raises:
+        ProblemsError: members differ in label, an image is missing, unreadable, outside the folder or of another split
+            than the pair's, a label is unknown; all of it is said at once.
+        DataError: the manifest cannot be read, or all of its pairs of `split` are rejected.
+    """
+    if size is not None and size != table.images.shape[-1]:
+        raise ValueError(f"size={size}, but the images of {table.name} are of {table.images.shape[-1]} pixels")
+    manifest = Manifest.read(path)
+    chosen = [(row, pair) for row, pair in enumerate(manifest.pairs) if pair.split == split]
+    rows = [(row, pair) for row, pair in chosen if pair.status != "rejected"]
+    if chosen and not rows:
+        raise DataError(
+            f"{manifest.path}: all {len(chosen):,} pairs of {split} are rejected; `ipg pairs show` shows why"
+        )
+    references = References(manifest.folder, table, fit=fit)
+    problems = [f"{manifest.where(row)}: {problem}" for row, pair in rows for problem in problems_of(pair, references)]
+    pairs = [pair for _, pair in rows]
+    shape = (len(pairs), *table.images.shape[1:])
+    first, second = torch.empty(shape, dtype=torch.uint8), torch.empty(shape, dtype=torch.uint8)
+
+    def fill(place: int) -> list[str]:
+        """Read both members; returns what is wrong with them."""
+        wrong = []
+        for target, reference in ((first, pairs[place].first), (second, pairs[place].second)):
+            try:
+                target[place] = references.image(reference)
+            except DataError as error:
+                wrong.append(str(error))
+        return wrong
+
+    for (row, _), wrong in zip(rows, in_order(fill, range(len(pairs))), strict=True):
+        problems += [f"{manifest.where(row)}: {reason}" for reason in wrong]
+    if problems:
+        raise ProblemsError(problems)
+    return PairSet(
+        first=first,
+        second=second,
+        label=torch.tensor([class_number(pair.label, table.classes) for pair in pairs], dtype=torch.int64),
+        source=torch.tensor([references.sources(pair) for pair in pairs], dtype=torch.int64).view(-1, 2),
+        split=split,
+        builder="+".join(sorted({pair.builder for pair in pairs})),
+    )

@@ -1,0 +1,102 @@
+"""What somebody says of images: labels, attributes and features, from functions of pixels or from a file."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ipg.data.columns import read_columns
+from ipg.data.errors import DataError
+
+__all__ = ["Known", "Opinions", "Says", "answers", "read_opinions"]
+
+Says = Callable[[Tensor], Tensor]
+"""From images, (n, C, H, W) of uint8, to numbers, (n, ...)."""
+Known = Mapping[str, Tensor]
+"""Numbers by the reference of an image."""
+
+
+@dataclass(frozen=True)
+class Opinions:
+    """Whom to ask about images; what is missing is not checked."""
+
+    label: Says | Known | None = None
+    """The class of an image. It should see the label alone: a network that leans on the shortcut rejects good pairs."""
+    attribute: Says | Known | None = None
+    """The value of the shortcut."""
+    others: Says | Known | None = None
+    """Further attributes, (n, A), which a pair should keep."""
+    features: Says | Known | None = None
+    """Features, (n, D)."""
+
+
+def answers(opinion: Says | Known, references: Sequence[str], images: Tensor) -> list[Tensor | None]:
+    """What is said of each of the images, (n, C, H, W); None where nothing is known."""
+    if not callable(opinion):
+        return [opinion.get(reference) for reference in references]
+    said = torch.as_tensor(opinion(images)).cpu()
+    if said.ndim == 0 or len(said) != len(images):
+        raise ValueError(f"of {len(images)} images an opinion says {tuple(said.shape)}; expected a row each")
+    return list(said)
+
+
+def read_opinions(path: str | PathLike[str]) -> Opinions:
+    """Predictions from a file.
+
+    A CSV or Parquet has a column `image`, as the manifest refers to it, and any of `label` and `attribute`; all further
+    columns are other attributes. An npz has `image` and any of `label`, `attribute`, `others` (n, A) and `features`
+    (n, D).
+    """
+    place = Path(path).expanduser()
+    return _read_npz(place) if place.suffix == ".npz" else _read_table(place)
+
+
+def _read_table(place: Path) -> Opinions:
+    columns = read_columns(place)
+    columns.require("image")
+    found = {}
+    for name, cells in columns.values.items():
+        if name != "image":
+            texts = sorted(set(cells))
+            found[name] = torch.tensor([texts.index(cell) for cell in cells])
+    if not found:
+        raise DataError(f"{place} has no column but image; expected label, attribute or others")
+    others = [found[name] for name in found if name not in ("label", "attribute")]
+    stacked = {"others": torch.stack(others, dim=1)} if others else {}
+    return _known(columns["image"], stacked | {name: found[name] for name in found if name in ("label", "attribute")})
+
+
+def _read_npz(place: Path) -> Opinions:
+    try:
+        with np.load(place, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise DataError(f"{place} cannot be read as npz: {error.strerror or error}") from error
+    except (ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{place} cannot be read as npz: {error}") from error
+    if "image" not in arrays or len(arrays) < 2:
+        held = ", ".join(arrays) or "nothing"
+        raise DataError(f"{place} holds {held}; expected image, and label, attribute, others or features")
+    images = [str(name) for name in arrays.pop("image")]
+    if unknown := [name for name in arrays if name not in ("label", "attribute", "others", "features")]:
+        raise DataError(f"{place} holds {unknown[0]}; expected label, attribute, others or features")
+    if wrong := [name for name, array in arrays.items() if len(array) != len(images)]:
+        raise DataError(f"{place} has {len(images):,} images but {len(arrays[wrong[0]]):,} rows of {wrong[0]}")
+    return _known(images, {name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def _known(images: Sequence[str], values: Mapping[str, Tensor]) -> Opinions:
+    known = {name: dict(zip(images, column, strict=True)) for name, column in values.items()}
+    return Opinions(
+        label=known.get("label"),
+        attribute=known.get("attribute"),
+        others=known.get("others"),
+        features=known.get("features"),
+    )

@@ -1,0 +1,223 @@
+"""`ipg pairs`: build, show and audit."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ipg.pairs.rows import Manifest
+
+
+@pytest.fixture
+def shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Discs and squares on green or blue, with masks; the options that name them."""
+    monkeypatch.setenv("IPG_CACHE", str(tmp_path / "cache"))
+    rows: list[Sequence[str]] = [("path", "label", "attribute", "split")]
+    for number in range(36):
+        split = ("train", "train", "validation", "test")[number // 2 % 4]
+        label = ("disc", "square")[number % 2]
+        color = ("green", "blue")[number % 2 if split == "train" else number // 8 % 2]
+        y, x = np.mgrid[:32, :32] - 16
+        mask = (x**2 + y**2 < 64) if label == "disc" else (abs(x) < 7) & (abs(y) < 7)
+        noise = np.random.default_rng(number).integers(0, 90, (8, 8, 3), dtype=np.uint8)
+        image = np.asarray(Image.fromarray(noise).resize((32, 32))).copy()
+        image[..., 1 if color == "green" else 2] += 120
+        image[mask] = (220, 40 + number, 60)
+        for pixels, kind in ((image, "images"), (mask, "masks")):
+            path = tmp_path / "shapes" / kind / f"{number:02d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+        rows.append((f"images/{number:02d}.png", label, color, split))
+    with (tmp_path / "shapes" / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    (tmp_path / "shapes" / "masks").rename(tmp_path / "shapes" / "inner")
+    (tmp_path / "shapes" / "inner").rename(tmp_path / "masks-images")
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks-images").rename(tmp_path / "masks" / "images")
+    return ("--data", "shapes/labels.csv", "--size", "32")
+
+
+def read(path: str | Path) -> list[dict[str, str]]:
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_build_show_and_audit(ipg, shapes: tuple[str, ...]) -> None:
+    done = ipg("pairs", "build", "background", *shapes, "--masks", "masks", "--count", "8", "--output", "pairs")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == "8 pairs are in pairs/manifest.csv; look at them with: ipg pairs show pairs\n"
+    rows = read("pairs/manifest.csv")
+    assert {row["label"] for row in rows} == {"disc", "square"}
+    assert len(list(Path("pairs/images").iterdir())) == len(list(Path("pairs/masks").iterdir())) == 8
+    held_out = ("--count", "4", "--split", "validation", "--traces", "both", "--output", "pairs")
+    assert ipg("pairs", "build", "background", *shapes, "--masks", "masks", *held_out).code == 0
+    assert [row["split"] for row in read("pairs/manifest.csv")] == ["train"] * 8 + ["validation"] * 4
+    assert len(list(Path("pairs/images").iterdir())) == 16
+
+    done = ipg("pairs", "audit", "pairs", "--dry-run")
+    assert (done.code, done.err) == (0, "")
+    assert "12 of 12 pairs are accepted; nothing was written" in done.out
+    assert {row["status"] for row in read("pairs/manifest.csv")} == {""}
+    assert ipg("pairs", "audit", "pairs").code == 0
+    assert {row["status"] for row in read("pairs/manifest.csv")} == {"ok"}
+    assert all(float(row["score"]) > 0.9 for row in read("pairs/manifest.csv"))
+
+    done = ipg("pairs", "show", "pairs")
+    assert (done.code, done.out) == (0, "12 of 12 pairs are in pairs/sheet.html\n")
+    assert Path("pairs/sheet.html").read_text(encoding="utf-8").count("<article") == 12
+    assert ipg("pairs", "show", "pairs/manifest.csv", "--count", "5", "--worst", "--output", "s.png").code == 0
+    with Image.open("s.png") as sheet:
+        assert sheet.format == "PNG"
+
+
+def test_the_folder_says_which_data_it_is_of(ipg, refused, shapes: tuple[str, ...], tmp_path: Path) -> None:
+    assert ipg("pairs", "build", "random", *shapes, "--split", "validation", "--count", "2", "--output", "p").code == 0
+    record = json.loads(Path("p/build.json").read_text())["validation"]["settings"]
+    assert (record["data"], record["size"], record["seed"]) == ("shapes/labels.csv", 32, 0)
+    assert len(list(Path("p").iterdir())) == 2  # all images exist already
+    assert ipg("pairs", "audit", "p").code == 0
+    Path("p/build.json").unlink()
+    assert "Splits and labels were not compared with a data set" in ipg("pairs", "audit", "p", "--dry-run").out
+    assert ipg("pairs", "audit", "p", "--data", "shapes/labels.csv").code == 0
+
+
+def test_an_audit_that_leaves_nothing(ipg, shapes: tuple[str, ...]) -> None:
+    ipg("pairs", "build", "background", *shapes, "--masks", "masks", "--count", "4", "--output", "pairs")
+    lines = ["image,label"]
+    for number, row in enumerate(read("pairs/manifest.csv")):
+        lines += [f"{row['first']},disc", f"{row['second']},{'square' if number else 'disc'}"]
+    Path("p.csv").write_text("\n".join(lines))
+    done = ipg("pairs", "audit", "pairs", "--predictions", "p.csv", "--dry-run")
+    assert done.code == 0
+    assert "label changed │     3 │" in done.out
+    assert "it may lean on the shortcut itself" in done.out
+    done = ipg("pairs", "audit", "pairs", "--changed", "2", "--json")
+    told = json.loads(done.out)
+    assert done.code == 1
+    assert (told["pairs"], told["ok"], told["rejected"]) == (4, 0, {"shortcut not changed": 4})
+    assert {row["reason"].split(":")[0] for row in read("pairs/manifest.csv")} == {"shortcut not changed"}
+
+
+def test_a_network_may_be_asked(ipg, embedded_runs: Path) -> None:
+    ipg("pairs", "build", "recolored", "--data", "colored_fashion", "--count", "20", "--output", "pairs")
+    done = ipg("pairs", "audit", "pairs", "--model", embedded_runs / "plain", "--device", "cpu")
+    assert done.code in (0, 1)
+    assert "label changed" in done.out  # plain training leans on the colour
+    assert "features" in read("pairs/manifest.csv")[0]
+    assert "pixelated" in (ipg("pairs", "show", "pairs"), Path("pairs/sheet.html").read_text(encoding="utf-8"))[1]
+
+
+def test_counterparts_and_matches(ipg, shapes: tuple[str, ...]) -> None:
+    names = [row["path"] for row in read("shapes/labels.csv") if row["split"] == "train"][:4]
+    Path("counterparts").mkdir()
+    for number, name in enumerate(names):
+        Image.new("RGB", (32, 32), (number, 90, 200)).save(f"counterparts/{Path(name).name}")
+    Path("mine.csv").write_text("\n".join(["image,counterpart", *(f"{name},{Path(name).name}" for name in names)]))
+    done = ipg("pairs", "build", "counterparts", *shapes, "--table", "mine.csv", "--output", "a")
+    assert done.code == 0, done
+    assert len(read("a/manifest.csv")) == 4
+    options = ("--split", "validation", "--count", "2")
+    assert ipg("pairs", "build", "matched", *shapes, *options, "--output", "b").code == 0
+    np.save("f.npy", np.random.default_rng(0).normal(size=(36, 4)))
+    attributes = ["image,Round", *(f"images/{n:02d}.png,{n % 3 % 2}" for n in range(36))]
+    Path("attributes.csv").write_text("\n".join(attributes))
+    both = ("--features", "f.npy", "--attributes", "attributes.csv", "--weight", "2")
+    assert ipg("pairs", "build", "matched", *shapes, *options, *both, "--output", "c").code == 0
+    assert ipg("pairs", "build", "matched", *shapes, *options, *both[2:4], "--output", "d").code == 0
+    for folder in "bcd":
+        assert [row["builder"] for row in read(f"{folder}/manifest.csv")] == ["matched", "matched"]
+
+
+def test_the_same_command_goes_on_and_another_is_refused(ipg, refused, shapes: tuple[str, ...]) -> None:
+    command = ("pairs", "build", "background", *shapes, "--masks", "masks", "--count", "4", "--output", "pairs")
+    assert ipg(*command).code == 0
+    before = Path("pairs/manifest.csv").read_bytes()
+    Path(f"pairs/{Manifest.read('pairs').pairs[1].second}").unlink()
+    assert ipg(*command).code == 0
+    assert Path("pairs/manifest.csv").read_bytes() == before
+    assert len(list(Path("pairs/images").iterdir())) == 4
+    refused(*command, "--seed", "3", says=("made otherwise (seed 0, now 3)", "name another --output"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("background", "--count", "4"), ("background pairs need --masks",)),
+        (("background", "--masks", "masks"), ("say how many pairs with --count",)),
+        (("counterparts",), ("counterparts pairs need --table",)),
+        (("random", "--count", "4", "--masks", "m", "--keep", "x"), ("--masks is for background", "--keep is for")),
+        (("random", "--count", "4", "--split", "test"), ("pairs are made of train or validation images alone",)),
+        (("edited", "--count", "4"), ("counted with --per-group and --candidates",)),
+        (("edited",), ("not about blond hair and gender",)),
+        (("recolored", "--count", "4"), ("recoloured pairs swap two channels",)),
+        (("random", "--count", "400"), ("only 0 can be made",)),
+        (("background", "--count", "4", "--masks", "none"), ("there are no masks at none",)),
+        (("background", "--count", "4", "--masks", "shapes"), ("no mask for images/",)),
+        (("background", "--count", "4", "--masks", "masks", "--keep", "bird"), ("keep='bird' is unknown",)),
+        (("matched", "--count", "2", "--features", "none.npy"), ("none.npy cannot be read as features",)),
+        (("counterparts", "--table", "none.csv"), ("there is no table none.csv",)),
+        (("invented", "--count", "2"), ("invented",)),
+    ],
+)
+def test_what_cannot_be_built(
+    refused, shapes: tuple[str, ...], arguments: tuple[str, ...], says: tuple[str, ...]
+) -> None:
+    for path in Path("masks/images").glob("0*.png"):
+        if arguments[-1] == "shapes":
+            path.unlink()
+    if arguments[-1] == "shapes":
+        Path("shapes/empty").mkdir()
+        arguments = (*arguments[:-1], "shapes/empty")
+    refused("pairs", "build", *arguments, *shapes, "--output", "out", says=says)
+    assert not Path("out").exists()
+
+
+def test_builders_that_need_files(refused) -> None:
+    options = ("--data", "colored_fashion", "--count", "4", "--output", "out")
+    refused(
+        "pairs", "build", "background", *options, "--masks", "m", says=("are of image files", "use recolored pairs")
+    )
+
+
+def test_manifests_that_are_none(refused, ipg, shapes: tuple[str, ...]) -> None:
+    refused("pairs", "show", "nowhere.csv", says=("there is no table nowhere.csv",))
+    Path("empty").mkdir()
+    refused("pairs", "audit", "empty", says=("has no manifest.csv", "`ipg pairs build` makes one"))
+    Path("m.csv").write_text("first,second,label,split\n")
+    refused("pairs", "audit", "m.csv", says=("has no row below its first line",))
+    Path("m.csv").write_text("first,second,label,split\na.png,b.png,0,test\na.png,,0,train\n")
+    refused("pairs", "audit", "m.csv", says=("line 2: split is 'test'", "line 3: no second"))
+    Path("m.csv").write_text("first,second,label,split\n../a.png,none.png,0,train\n")
+    done = ipg("pairs", "audit", "m.csv", "--data", "shapes/labels.csv")
+    assert done.code == 1
+    assert "is not inside" in read("m.csv")[0]["reason"]
+    ipg("pairs", "build", "random", *shapes, "--split", "validation", "--count", "2", "--output", "p")
+    refused("pairs", "show", "p", "--output", "p/sheet.pdf", says=("is neither .html nor .png",))
+    refused("pairs", "audit", "p", "--model", "x", "--predictions", "y", says=("give one of them",))
+    Path("p/build.json").write_text("{")
+    refused("pairs", "show", "p", says=("build.json cannot be read", "--data"))
+
+
+def test_features_of_other_images(refused, shapes: tuple[str, ...]) -> None:
+    np.save("f.npy", np.zeros((5, 4)))
+    Path("a.csv").write_text("\n".join(["image,Hat", *(f"images/{n:02d}.png,{n % 3 % 2}" for n in range(36))]))
+    options = ("--count", "2", "--split", "validation", "--features", "f.npy", "--attributes", "a.csv")
+    refused("pairs", "build", "matched", *shapes, *options, "--output", "out", says=("features must be (N, D)",))
+
+
+def test_who_interrupts_is_told_how_to_go_on(ipg, shapes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(path: Path, pixels: object) -> None:
+        raise KeyboardInterrupt
+
+    command = ("pairs", "build", "background", *shapes, "--masks", "masks", "--count", "4", "--output", "pairs")
+    with monkeypatch.context() as patched:
+        patched.setattr("ipg.pairs.plan._save", stop)
+        done = ipg(*command)
+    assert (done.code, done.err) == (130, "ipg: interrupted; run the same command again to go on\n")
+    assert ipg(*command).code == 0

@@ -1,0 +1,102 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ipg.data.errors import DataError, ProblemsError
+from ipg.pairs.manifest import load_pairs
+from ipg.pairs.pairset import PairSampler
+from ipg.pairs.rows import Manifest, Pair
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "pairs").mkdir()
+    for number in range(6):
+        pixels = np.random.default_rng(number).integers(0, 256, (48, 48, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "pairs" / f"{number}.png")
+    return tmp_path / "pairs"
+
+
+def pair(shapes, number: int, split: str = "train", **changes) -> Pair:
+    row = shapes.rows(split)[number]
+    values = {
+        **{"first": f"data:{shapes.name(row)}", "second": f"{number}.png"},
+        **{"label": shapes.table.classes[int(shapes.table.label[row])], "split": split, "builder": "toy"},
+    }
+    return Pair(**(values | changes))
+
+
+def write(folder: Path, *pairs: Pair) -> Path:
+    return Manifest(folder / "manifest.csv", pairs).write()
+
+
+def test_pairs_on_the_classes_and_at_the_size_of_the_data(folder: Path, shapes) -> None:
+    path = write(folder, pair(shapes, 0), pair(shapes, 1, label="0"), pair(shapes, 2, status="ok"))
+    found = load_pairs(path, shapes.table, split="train", size=48)
+    rows = shapes.rows("train")[:3]
+    assert torch.equal(found.first, shapes.table.images[rows])
+    assert torch.equal(found.label, shapes.table.label[rows])
+    assert found.source.tolist() == [[row, row] for row in rows]
+    assert (found.split, found.builder) == ("train", "toy")
+    pixels = np.asarray(Image.open(folder / "1.png")).transpose(2, 0, 1)
+    assert np.array_equal(found.second[1].numpy(), pixels)
+    small = load_pairs(folder, shapes.listing.table(24))
+    assert small.first.shape == small.second.shape == (3, 3, 24, 24)
+    PairSampler(found, 2).draw()
+
+
+def test_splits_are_told_apart_and_may_be_empty(folder: Path, shapes) -> None:
+    path = write(folder, pair(shapes, 0), pair(shapes, 1, "validation"), pair(shapes, 2, builder="other"))
+    assert len(load_pairs(path, shapes.table, split="validation")) == 1
+    train = load_pairs(path, shapes.table)
+    assert (len(train), train.builder) == (2, "other+toy")
+    empty = load_pairs(write(folder, pair(shapes, 0)), shapes.table, split="validation")
+    assert len(empty) == 0
+    assert len(empty.take(torch.arange(0))) == 0
+
+
+def test_rejected_pairs_are_left_out(folder: Path, shapes) -> None:
+    rejected = pair(shapes, 1, status="rejected", reason="hair")
+    assert len(load_pairs(write(folder, pair(shapes, 0), rejected), shapes.table)) == 1
+    missing = pair(shapes, 2, second="none.png", status="rejected")
+    assert len(load_pairs(write(folder, pair(shapes, 0), missing), shapes.table)) == 1
+    with pytest.raises(DataError, match="all 1 pairs of train are rejected; `ipg pairs show` shows why"):
+        load_pairs(write(folder, rejected), shapes.table)
+
+
+def test_all_that_is_wrong_is_said_at_once(folder: Path, shapes, tmp_path: Path) -> None:
+    (folder / "broken.png").write_bytes(b"GIF89a?")
+    (tmp_path / "outside.png").write_bytes((folder / "0.png").read_bytes())
+    disc, cross = (shapes.table.classes.index(name) for name in ("disc", "cross"))
+    test_image = shapes.name(shapes.rows("test", label=disc)[0])
+    first = f"data:{shapes.name(shapes.rows('train', label=disc)[0])}"
+    other = f"data:{shapes.name(shapes.rows('train', label=cross)[0])}"
+    wrong = [
+        Pair(first, other, "disc", "train"),
+        Pair(first, f"data:{test_image}", "disc", "train"),
+        Pair(first, "none.png", "disc", "train"),
+        Pair(first, "broken.png", "disc", "train"),
+        Pair(first, "../outside.png", "disc", "train"),
+        Pair(first, "0.png", "7", "train"),
+        Pair("data:none.png", "0.png", "disc", "train"),
+        Pair(first, "0.png", "disc", "train", label_first="cross"),
+    ]
+    path = write(folder, pair(shapes, 0), *wrong)
+    with pytest.raises(ProblemsError) as caught:
+        load_pairs(path, shapes.table)
+    said = sorted((problem.removeprefix(f"{path} ") for problem in caught.value.problems), key=lambda text: text[:6])
+    for line, part in (
+        *((3, "labels differ: "), (4, f"another split: {test_image} is of test, the pair of train")),
+        *((5, "none.png: there is no such file"), (6, "broken.png: "), (7, "is not inside"), (8, "the label is '7'")),
+        *((9, "has no image 'none.png'"), (10, "labels differ: the first member is cross, the pair disc")),
+    ):
+        assert sum(text.startswith(f"line {line}: ") and part in text for text in said) == 1, (line, said)
+    assert len(said) == 8
+
+
+def test_another_size_than_the_datas(folder: Path, shapes) -> None:
+    with pytest.raises(ValueError, match="size=64, but the images of labels are of 48 pixels"):
+        load_pairs(write(folder, pair(shapes, 0)), shapes.table, size=64)

@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ipg.data.errors import DataError, ProblemsError
+from ipg.pairs.masks import Masks, agreed
+from ipg.pairs.rows import Pair
+
+
+def test_masks_by_the_names_of_their_images(shapes) -> None:
+    masks = Masks(shapes.masks, shapes.listing)
+    assert masks.size == 224
+    masks = Masks(shapes.masks, shapes.listing, size=48)
+    for row in (0, 7):
+        expected = np.asarray(Image.open(shapes.masks / shapes.name(row)).convert("L")) > 0
+        assert np.array_equal(masks(row).numpy() > 0.5, expected)
+        assert masks(row).shape == (48, 48)
+    assert Masks(shapes.masks, shapes.listing, size=20)(0).shape == (20, 20)
+    masks.check(range(10))
+
+
+def test_masks_in_a_zip_with_another_suffix(shapes, tmp_path: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "masks.zip", "w") as archive:
+        for path in shapes.masks.rglob("*.png"):
+            name = path.relative_to(shapes.masks).with_suffix(".webp").as_posix()
+            with Image.open(path) as mask, archive.open(name, "w") as file:
+                mask.convert("RGB").save(file, format="WEBP", lossless=True)
+    zipped, plain = Masks(tmp_path / "masks.zip", shapes.listing, size=48), Masks(shapes.masks, shapes.listing, size=48)
+    assert torch.equal(zipped(3) > 0.5, plain(3) > 0.5)
+
+
+def test_all_masks_that_do_not_fit_are_named(shapes) -> None:
+    (shapes.masks / shapes.name(0)).unlink()
+    Image.new("1", (30, 48), 1).save(shapes.masks / shapes.name(1))
+    Image.new("1", (48, 48), 0).save(shapes.masks / shapes.name(2))
+    (shapes.masks / shapes.name(3)).write_bytes(b"no image")
+    with pytest.raises(ProblemsError) as caught:
+        Masks(shapes.masks, shapes.listing, size=48).check([0, 1, 2, 3, 4, 0])
+    said = caught.value.problems
+    assert len(said) == 4
+    assert f"has no mask for {shapes.name(0)}" in said[0]
+    assert "has 30 x 48 pixels, its image 48 x 48; bring it to the size of the image" in said[1]
+    assert "is black: it shows no object" in said[2]
+    assert "cannot be read" in said[3]
+
+
+def test_no_masks_at_all(shapes, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"there are no masks at .*none; give the folder or zip"):
+        Masks(tmp_path / "none", shapes.listing)
+
+
+def test_where_pairs_should_agree(shapes) -> None:
+    masks = Masks(shapes.masks, shapes.listing, size=48)
+    one, other = (masks(row) > 0.5 for row in (0, 1))
+    pair = Pair(f"data:{shapes.name(0)}", "a.png", "disc", "train", made_of=(shapes.name(0), shapes.name(1)))
+    kept, scene = agreed(masks, "object")(pair), agreed(masks, "scene")(pair)
+    assert kept is not None
+    assert scene is not None
+    assert not (kept & ~one).any()
+    assert 0.5 < int(kept.sum()) / int(one.sum()) < 1
+    assert not (scene & (one | other)).any()
+    assert agreed(masks, "object")(Pair("a.png", "b.png", "disc", "train")) is None
+    with pytest.raises(ValueError, match="keep='bird' is unknown; there are object, scene"):
+        agreed(masks, "bird")

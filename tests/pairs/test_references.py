@@ -1,0 +1,82 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ipg.data.errors import DataError
+from ipg.data.table import ImageTable
+from ipg.pairs.references import References, name_of, to_rgb
+from ipg.pairs.rows import Pair
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    home = tmp_path / "pairs"
+    (home / "images").mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (48, 48, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(home / "images" / "a.png")
+    Image.fromarray(pixels).save(tmp_path / "outside.png")
+    (home / "images" / "broken.png").write_bytes(b"\x89PNG no more")
+    (home / "images" / "empty.png").write_bytes(b"")
+    return home
+
+
+def test_images_of_the_data_and_files(folder: Path, shapes) -> None:
+    references = References(folder, shapes.table)
+    assert torch.equal(references.image(f"data:{shapes.name(3)}"), shapes.table.images[3])
+    pixels = np.asarray(Image.open(folder / "images" / "a.png")).transpose(2, 0, 1)
+    assert np.array_equal(references.image("images/a.png").numpy(), pixels)
+    assert np.array_equal(references.image("./images/../images/a.png").numpy(), pixels)
+    assert References(folder, size=20).image("images/a.png").shape == (3, 20, 20)
+
+
+@pytest.mark.parametrize(
+    ("reference", "says"),
+    [
+        ("../outside.png", "'../outside.png' is not inside"),
+        ("images/../../outside.png", "is not inside"),
+        ("/etc/passwd", "'/etc/passwd' is not inside"),
+        ("images/none.png", "images/none.png: there is no such file"),
+        ("images/broken.png", "images/broken.png: "),
+        ("images/empty.png", "it is empty"),
+        ("data:none.png", "shapes.* has no image 'none.png'|labels has no image 'none.png'"),
+    ],
+)
+def test_what_leads_nowhere(folder: Path, shapes, reference: str, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        References(folder, shapes.table).image(reference)
+
+
+def test_without_a_data_set(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"'x.png' is an image of a data set; say which with --data"):
+        References(folder).image("data:x.png")
+
+
+def test_two_channels(fashion: ImageTable, tmp_path: Path) -> None:
+    image = fashion.images[0]
+    Image.fromarray(to_rgb(image).permute(1, 2, 0).numpy()).save(tmp_path / "a.png")
+    references = References(tmp_path, fashion)
+    assert torch.equal(references.image("a.png"), image)
+    Image.new("RGB", (14, 14), "white").save(tmp_path / "b.png")
+    with pytest.raises(DataError, match="two channels, this one has three"):
+        references.image("b.png")
+    assert torch.equal(to_rgb(image[:1]), image[:1].repeat(3, 1, 1))
+
+
+def test_images_without_files_go_by_number_and_content(fashion: ImageTable, tmp_path: Path) -> None:
+    name = name_of(fashion, 17)
+    assert name.startswith("17-")
+    assert References(tmp_path, fashion).row(name) == 17
+    with pytest.raises(DataError, match="another --seed or --size"):
+        References(tmp_path, fashion).row("17-00000000")
+
+
+def test_sources(shapes, tmp_path: Path) -> None:
+    references = References(tmp_path, shapes.table)
+    first, second = shapes.name(1), shapes.name(5)
+    assert references.sources(Pair(f"data:{first}", f"data:{second}", "disc", "train")) == [1, 5]
+    assert references.sources(Pair(f"data:{first}", "a.png", "disc", "train")) == [1, 1]
+    assert references.sources(Pair("a.png", "b.png", "disc", "train", made_of=(second, first))) == [5, 5]
+    assert references.sources(Pair("a.png", "b.png", "disc", "train")) == [-1, -1]
