@@ -33,17 +33,22 @@ class RunConfig:
     """Everything that decides the outcome of one training run."""
 
     data: str = "colored_fashion"
-    """Data set: colored_fashion (embedded), colored_mnist, … (`ipg data list` shows all)."""
+    """Data set: colored_fashion (embedded), colored_mnist, waterbirds100, … (`ipg data list` shows all), or the path of
+    a folder, zip or table of your own images."""
     data_path: str | None = None
-    """Where its files are, for data sets that are not embedded: for ColoredMNIST a folder of idx files or an npz."""
+    """Where its files are, for data sets that are not embedded: for ColoredMNIST a folder of idx files or an npz, for
+    others the folder that holds the release."""
     size: int | None = None
     """Side of the images in pixels; the data set's own where not given."""
 
     model: str | None = None
-    """Network: mnist_cnn, small_cnn or any name of timm's, e.g. resnet50; the one that suits the data where not given."""
+    """Network: mnist_cnn, small_cnn or a name of timm's, e.g. resnet50; the one that suits the data where not given."""
     weights: str | None = None
     """Weights it starts from: a safetensors or pth file, or pretrained for those that timm offers; fresh ones where
     not given."""
+    start: str | None = None
+    """Trained network to go on from, its head kept: the folder of a run, a file of weights, or timm:…, torchvision:…,
+    hf:…, python:… (docs/models.md); takes the place of --model and --weights."""
     normalization: str | None = None
     """Mean and spread its weights expect: imagenet, half, none or M,M,M/S,S,S; that of the weights where not given."""
     freeze: bool = False
@@ -199,7 +204,7 @@ _RANGES: dict[str, tuple[Any, str]] = {
 }
 
 PANELS: dict[str, tuple[str, ...]] = {
-    "Data and model": ("data", "data_path", "size", "model", "weights", "normalization", "freeze"),
+    "Data and model": ("data", "data_path", "size", "model", "weights", "start", "normalization", "freeze"),
     "Method": ("method", "options"),
     "Pairs and guidance": (
         "pairs", "pair_builder", "pair_batch", "held_out_pairs", "alpha", "tau", "margin", "every", "floor",

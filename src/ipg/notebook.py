@@ -17,6 +17,7 @@ from ipg.data.table import ImageTable
 from ipg.evaluation.groups import evaluate, evaluating, logits_of
 from ipg.evaluation.pairs import pair_disagreement
 from ipg.methods import Method, method_class
+from ipg.models import load_model
 from ipg.pairs.pairset import PairSet
 from ipg.training.device import autocast_dtype, resolve_device
 from ipg.training.folder import FolderError, RunFolder, read_json
@@ -90,7 +91,8 @@ class Run:
             raise home.damaged(home.result)
         config = config.with_changes(device=device, data_path=data_path or origin.get("data_path"))
         try:
-            materials = gather(config.with_changes(weights=None))  # what it started from is overwritten anyway
+            network = load_model(home.path) if config.start is not None else None
+            materials = gather(config.with_changes(weights=None), model=network)  # what it started from is not needed
         except DataError as error:
             raise DataError(f"{error}; if the files have moved, say where they are with --data-path") from None
         now = materials.fingerprints()

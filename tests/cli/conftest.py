@@ -125,3 +125,76 @@ def finished(bars: list[str], tmp_path: Path) -> Path:
     done = run("train", *bars, "--output", folder)
     assert done.code == 0, done
     return folder
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `photos.csv`, `pairs.csv` and the finished run `plain` on them; not to be changed.
+
+    Light from above or from below is the label, red or green the shortcut, in perfect agreement in training.
+    """
+    import numpy as np
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("photos")
+    noise = np.random.default_rng(0)
+
+    def picture(name: str, label: int, color: int) -> str:
+        pixels = noise.integers(0, 40, (16, 24, 3), dtype=np.uint8)
+        pixels[8 * label : 8 * label + 8, :, color] += 180
+        (folder / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(folder / name)
+        return name
+
+    rows = ["path,label,attribute,split"]
+    for split, count in (("train", 40), ("validation", 12), ("test", 24)):
+        for number in range(count):
+            label = number % 2
+            color = label if split == "train" else number // 2 % 2
+            name = picture(f"images/{split}{number}.png", label, color)
+            rows.append(f"{name},{('above', 'below')[label]},{('red', 'green')[color]},{split}")
+    pairs = ["first,second,label,split"]
+    for number in range(12):
+        label, split = number % 2, "train" if number < 8 else "validation"
+        members = ",".join(picture(f"pairs/{number}-{color}.png", label, color) for color in (0, 1))
+        pairs.append(f"{members},{('above', 'below')[label]},{split}")
+    (folder / "photos.csv").write_text("\n".join(rows) + "\n")
+    (folder / "pairs.csv").write_text("\n".join(pairs) + "\n")
+    (folder / "mine.py").write_text(OWN_MODELS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPG_CACHE", str(tmp_path_factory.mktemp("photo-cache")))
+        done = run(
+            *("train", "--data", folder / "photos.csv", "--size", 16, "--model", "small_cnn", "--method", "erm"),
+            *("--pairs", folder / "pairs.csv", "--epochs", 4, "--batch", 8, "--output", folder / "plain"),
+        )
+    assert done.code == 0, done
+    return folder
+
+
+OWN_MODELS = """
+from torch import nn, tensor
+
+
+def by_color():
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
+    model[2].weight.data = tensor([[1.0, 0, 0], [0, 1, 0]])
+    model[2].bias.data.zero_()
+    return model
+
+
+def of_three():
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
+
+
+def small():
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 2))
+
+
+def flat():
+    return nn.Flatten(0)
+
+
+def headless():
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+"""
+"""Networks of somebody's own: one that goes by colour alone, and some that do not fit."""

@@ -20,6 +20,8 @@ VERBS = [
     "demo",
     "train",
     "evaluate",
+    "predict",
+    "export",
     "doctor",
     "study",
     "report",
@@ -31,6 +33,9 @@ VERBS = [
     "data cache",
     "data prepare waterbirds",
     "data prepare celeba",
+    "pairs build",
+    "pairs show",
+    "pairs audit",
 ]
 ROOT = get_command(app)
 
@@ -91,13 +96,14 @@ def test_train_shows_every_field_with_its_help_and_default(ipg) -> None:
     for panel, names in PANELS.items():
         assert panel in text
         for name in names:
-            assert ("--option" if name == "options" else f"--{name.replace('_', '-')} ") in text
+            flag = {"options": "--option", "start": "--from "}.get(name, f"--{name.replace('_', '-')} ")
+            assert flag in text
     assert "Passes over the training images. [default: 6]" in text
     assert "[default: None]" not in text
     assert {name for names in PANELS.values() for name in names} == set(field_help())
 
 
-@pytest.mark.parametrize("group", [[], ["data"], ["data", "prepare"]])
+@pytest.mark.parametrize("group", [[], ["data"], ["data", "prepare"], ["pairs"]])
 def test_without_a_command_a_group_prints_its_help(ipg, group: list[str]) -> None:
     bare, asked = ipg(*group), ipg(*group, "--help")
     assert bare.code == 0

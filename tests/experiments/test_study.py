@@ -11,6 +11,7 @@ import pytest
 
 from ipg.config import ConfigError, RunConfig
 from ipg.experiments.study import ADDED, STUDIES, Study, Trial, find_study, load_study
+from ipg.methods import METHODS
 
 STUDY = """
 dataset = "colored_fashion"
@@ -163,8 +164,8 @@ HEAD = 'dataset = "colored_fashion"\nseeds = 2\n'
             ["arm 1: alpha=3: expected 0 <= alpha < 1", "arm 1: tau=4: expected 0 <= tau <= 1, a share of the pairs"],
         ),
         (
-            HEAD + ARM.replace("erm", "irm"),
-            ["arm 1: there is no method 'irm'; there are erm, oracle, ipg, joint, continuous"],
+            HEAD + ARM.replace("erm", "quack"),
+            [f"arm 1: there is no method 'quack'; there are {', '.join(METHODS)}"],
         ),
         (
             HEAD + ARM + "config = { options = { order = 'sum' } }\n",
@@ -173,10 +174,10 @@ HEAD = 'dataset = "colored_fashion"\nseeds = 2\n'
         (HEAD + ARM + ARM, ["arm 2: repeats trials of an arm above it"]),
         (HEAD + ARM + ARM + "seeds = [5, 1]\n", ["arm 2: repeats trials of an arm above it"]),
         (
-            HEAD + "extra = 1\n" + ARM.replace("erm", "irm") + "[[arm]]\nmethod = 'ipg'\n",
+            HEAD + "extra = 1\n" + ARM.replace("erm", "quack") + "[[arm]]\nmethod = 'ipg'\n",
             [
                 "unknown key 'extra'",
-                "arm 1: there is no method 'irm'; there are erm, oracle, ipg, joint, continuous",
+                f"arm 1: there is no method 'quack'; there are {', '.join(METHODS)}",
                 "arm 2: lacks 'protocol'",
             ],
         ),

@@ -86,7 +86,7 @@ def test_the_network_that_suits_the_images(table: ImageTable, size: int, name: s
 
 def test_unknown_names(settings: Make, table: ImageTable) -> None:
     for changes, message in [
-        ({"method": "irm"}, "there is no method 'irm'"),
+        ({"method": "quack"}, "there is no method 'quack'"),
         ({"model": "vit"}, "there is no model 'vit'"),
         ({"pair_builder": "guessed"}, "unknown pair builder 'guessed'"),
     ]:
@@ -212,3 +212,16 @@ def test_finding_closest_pairs_trains_one_oracle_and_reads_no_test_image(
     config = settings("ipg", epochs=1, batch=64, pairs=8, held_out_pairs=4, pair_builder="closest")
     gather(config, table=replace(clothes, images=images))
     assert len(built) == 2  # the oracle and the network itself
+
+
+def test_images_stay_where_they_are_if_they_would_take_too_much_of_a_gpu(
+    settings: Make, table: ImageTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are then streamed."""
+    size = table.images.nbytes
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * size, 10 * size))
+    cuda = torch.device("cuda")
+    assert module._fits(table.images, cuda, 0.5)
+    assert not module._fits(table.images, cuda, 0.49)
+    assert module._fits(table.images, torch.device("cpu"), 0.0)
+    assert gather(settings("erm"), table=table).to(torch.device("cpu"), resident=0.0).table.images is table.images

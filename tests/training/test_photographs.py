@@ -117,10 +117,18 @@ def test_a_row_tells_the_number_of_pairs_and_their_file(config: RunConfig) -> No
 
 
 def test_photographs_need_a_network_of_their_kind(config: RunConfig) -> None:
-    with pytest.raises(ValueError, match=r"images of 64 pixels need a network .* e\.g\. --model resnet50 --weights pre"):
+    with pytest.raises(ValueError, match=r"images of 64 pixels need a network .* --model resnet50 --weights pre"):
         gather(config.with_changes(model=None, size=64))
 
 
 def test_pairs_that_are_nowhere(config: RunConfig) -> None:
     with pytest.raises(ValueError, match="nowhere"):
         gather(config.with_changes(pairs="nowhere"))
+
+
+def test_plain_training_needs_no_pairs(config: RunConfig) -> None:
+    made = gather(config.with_changes(method="erm", pairs=40))
+    assert made.pairs is None
+    assert made.held_out is None
+    with pytest.raises(ValueError, match=r"channels; make them with `ipg pairs build` and give their folder as --pairs"):
+        gather(config.with_changes(pairs=40))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ipg.cli import bench, data, demo, doctor, evaluate, methods, report, study, train
+from ipg.cli import bench, data, demo, doctor, evaluate, export, methods, pairs, predict, report, study, train
 from ipg.cli.errors import Commands, clear, help_without_command
 
 __all__ = ["app"]
@@ -44,9 +44,12 @@ def _main(context: typer.Context, version: Version = False) -> None:
 app.command("demo", epilog=demo.EXAMPLES)(clear(demo.demo))
 app.command("train", epilog=train.EXAMPLES)(clear(train.train))
 app.command("evaluate", epilog=evaluate.EXAMPLES)(clear(evaluate.evaluate))
+app.command("predict", epilog=predict.EXAMPLES)(clear(predict.predict))
+app.command("export", epilog=export.EXAMPLES)(clear(export.export))
 app.command("doctor", epilog=doctor.EXAMPLES)(clear(doctor.doctor))
 app.command("study", epilog=study.EXAMPLES)(clear(study.study))
 app.command("report", epilog=report.EXAMPLES)(clear(report.report))
 app.add_typer(data.app, name="data")
+app.add_typer(pairs.app, name="pairs")
 app.command("methods", epilog=methods.EXAMPLES)(clear(methods.methods))
 app.command("bench", epilog=bench.EXAMPLES)(clear(bench.bench))

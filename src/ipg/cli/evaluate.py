@@ -1,4 +1,4 @@
-"""`ipg evaluate`: the metrics of finished runs."""
+"""`ipg evaluate`: the metrics of finished runs, and of any trained model on pairs or images."""
 
 from __future__ import annotations
 
@@ -15,17 +15,81 @@ EXAMPLES = """
 `ipg evaluate runs/guided runs/plain`: both side by side, on the test images
 
 `ipg evaluate runs/guided --split validation --json`: as JSON, for scripts
+
+`ipg evaluate --model timm:resnet50@mine.pth --pairs pairs.csv --classes cat,dog`: a model that exists, before
+anything is trained
+
+`ipg evaluate --model python:mine.py:make --pairs pairs.csv --data photos.csv`: on pairs, and on images by group
+
+`ipg evaluate runs/guided --pairs other-pairs.csv`: a run on other pairs than its own
 """
 
 
 def evaluate(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN...")],
-    split: Annotated[str, typer.Option(help="Which images: test, validation, …")] = "test",
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of finished runs.", metavar="[RUN]...", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A trained model instead: timm:NAME@FILE, torchvision:NAME@FILE, hf:ID, python:FILE:FUNCTION, a run, "
+            "or a file of weights that names its network.",
+            metavar="SPEC",
+        ),
+    ] = None,
+    pairs: Annotated[
+        str | None, typer.Option(help="Pairs to measure on: a manifest, or its folder.", metavar="MANIFEST")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Data set to measure on, by group; a name or a path.")] = None,
     data_path: Annotated[str | None, typer.Option(help="Where the data set's files are, if they have moved.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="What the model's outputs mean, in their order, where no data says: cat,dog.")
+    ] = None,
+    normalization: Annotated[
+        str | None, typer.Option(help="What its weights expect, where they do not say: imagenet, half, none, …")
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Side of the images in pixels; 224, or the run's own.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="Which images: test, validation, …  [default: test]. Of pairs: train or validation; or all."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")] = False,
 ) -> None:
-    """Measure finished runs: accuracy on average, by group and in the worst group, and pair disagreement."""
+    """Measure finished runs, or any trained model, on images and on pairs.
+
+    Runs alone: accuracy on average, by group and in the worst group, and pair disagreement. With --pairs: how many
+    pairs disagree and how many members are right, by label; with --data: accuracy by group; each with the interval
+    that holds the true share with 95 % confidence.
+    """
+    import json
+
+    from rich.console import Console
+
+    specs = [*map(str, runs or ()), *([model] if model is not None else [])]
+    if not specs:
+        raise ValueError("nothing to measure: name the folder of a run, or a model with --model")
+    if pairs is None and data is None:
+        if model is not None:
+            raise ValueError(f"what is {model} to be measured on? Give --pairs MANIFEST, --data DATA, or both")
+        if given := [name for name, value in (("classes", classes), ("size", size)) if value is not None]:
+            raise ValueError(f"--{given[0]} is for --pairs or --data, which are missing; the runs know theirs")
+        _evaluate_runs(runs or [], split or "test", data_path, device, as_json=as_json)
+        return
+
+    from ipg.cli.evaluate_model import Question, measure, print_measured
+
+    question = Question(pairs, data, data_path, classes, normalization, size, split, device)
+    measured = [(spec, measure(spec, question)) for spec in specs]
+    if as_json:
+        typer.echo(json.dumps(dict(measured), indent=2, ensure_ascii=False))
+        return
+    for spec, metrics in measured:
+        print_measured(Console(highlight=False), spec, metrics)
+
+
+def _evaluate_runs(runs: list[Path], split: str, data_path: str | None, device: str, *, as_json: bool) -> None:
+    """Runs side by side, on the data they were trained on."""
     import json
 
     from rich.console import Console

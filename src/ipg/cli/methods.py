@@ -29,7 +29,7 @@ def methods(
     from rich.table import Table
 
     from ipg.methods import METHODS, method_class
-    from ipg.methods.base import option_defaults
+    from ipg.methods.options import option_defaults
 
     console = Console()
     if name is None:

@@ -14,6 +14,9 @@ from ipg.config import PANELS, ConfigError, RunConfig, field_help
 
 __all__ = ["with_settings"]
 
+FLAGS = {"start": "--from"}
+"""Flags of fields whose name cannot be one in Python."""
+
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give `command(*, settings, …)` an option for each field; `settings` holds those the user gave."""
@@ -37,7 +40,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 def _parameter(name: str, panel: str) -> inspect.Parameter:
     kind = get_type_hints(RunConfig)[name]
     text = field_help()[name]
-    flag = "--" + name.replace("_", "-")
+    flag = FLAGS.get(name) or "--" + name.replace("_", "-")
     if name == "options":
         annotation: Any = list[str] | None
         option = typer.Option("-o", "--option", help=text, rich_help_panel=panel, metavar="NAME=VALUE")

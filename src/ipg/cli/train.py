@@ -21,6 +21,8 @@ EXAMPLES = """
 `ipg train --data colored_mnist --data-path mnist.npz --pairs 1208 --alpha 0.5 --margin 0.08 --every 1 --pair-batch 128
 --epochs 18 --learning-rate 1e-3 --schedule constant`: the paper's settings
 
+`ipg train --from runs/plain --data photos.csv --pairs pairs.csv --output runs/repaired`: go on from a trained network
+
 `ipg train --config run.toml --seed 3`: settings from a file, one of them changed
 
 `torchrun --nproc-per-node 4 -m ipg train --pairs 40 --output runs/guided`: the same run by four processes

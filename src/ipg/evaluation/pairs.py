@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ipg.evaluation.groups import predict
+from ipg.evaluation.statistics import counted
 from ipg.pairs.pairset import PairSet
 
-__all__ = ["pair_disagreement"]
+__all__ = ["pair_disagreement", "pair_metrics"]
 
 
 def pair_disagreement(model: nn.Module, pairs: PairSet | None, *, autocast: torch.dtype | None = None) -> float | None:
@@ -18,3 +22,32 @@ def pair_disagreement(model: nn.Module, pairs: PairSet | None, *, autocast: torc
     first = predict(model, pairs.first, autocast=autocast)
     second = predict(model, pairs.second, autocast=autocast)
     return float((first != second).double().mean())
+
+
+def pair_metrics(
+    first: Tensor, second: Tensor, labels: Sequence[str], *, classes: Sequence[str] | None
+) -> dict[str, Any]:
+    """What the classes predicted for the members of pairs, (n,) each, say; every share with its interval.
+
+    Args:
+        first: the classes predicted for the first members.
+        second: those for the second.
+        labels: the label that the members of each pair share.
+        classes: the names of the numbers; without them it is not known who is right.
+
+    Returns:
+        `disagreement`, `first_right` and `second_right` (None without `classes`), each a `counted` share, and the
+        same for each of the `labels`.
+    """
+
+    def of(rows: Tensor) -> dict[str, Any]:
+        shares: dict[str, Any] = {"disagreement": counted(int((first != second)[rows].sum()), len(rows))}
+        for name, predicted in (("first_right", first), ("second_right", second)):
+            hits = None if truth is None else int((predicted == truth)[rows].sum())
+            shares[name] = None if hits is None else counted(hits, len(rows))
+        return shares
+
+    truth = None if classes is None else torch.tensor([list(classes).index(label) for label in labels])
+    names = [name for name in classes if name in labels] if classes is not None else sorted(set(labels))
+    by_label = {name: of(torch.tensor([row for row, label in enumerate(labels) if label == name])) for name in names}
+    return {**of(torch.arange(len(labels))), "labels": by_label}

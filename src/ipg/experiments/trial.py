@@ -16,6 +16,7 @@ from ipg.training.device import autocast_dtype
 from ipg.training.listeners import Listener
 from ipg.training.loop import train
 from ipg.training.materials import gather, suited_model
+from ipg.training.start import network_name
 
 __all__ = ["run_trial"]
 
@@ -45,7 +46,7 @@ def run_trial(
     device = next(outcome.model.parameters()).device
     predictions = predict(outcome.model, part.images.to(device), autocast=autocast_dtype(config))
     settled = {name: value for name, value in result["config"].items() if name not in ("seed", *ELSEWHERE)}
-    settled["model"] = config.model or suited_model(materials.table)
+    settled["model"] = config.model or network_name(config, materials.model) or suited_model(materials.table)
     if isinstance(config.pairs, str):
         pairs = materials.pairs
         settled |= {"pair_file": config.pairs, "pairs": 0 if pairs is None else len(pairs)}

@@ -9,7 +9,7 @@ from torch import nn
 
 from ipg.models.backbones import trained_timm_model
 from ipg.models.fitting import load_weights
-from ipg.models.libraries import from_torchvision
+from ipg.models.libraries import from_hugging_face, from_torchvision
 from ipg.models.small import MODELS, ConvNet, build_small
 from ipg.models.weights import Weights, read_weights
 
@@ -35,6 +35,16 @@ def from_path(path: Path, normalization: str | None) -> nn.Module:
             raise ValueError(f"{path} does not say which network it is of; name it, as in timm:resnet50@{path}")
     if name is None or name in MODELS:
         return _small(read, name)
+    if name.startswith("python:"):
+        raise ValueError(
+            f"the network of {path} is made by your code ({name}), which is not run because a file says so; name a "
+            f"function that makes it and loads {file.name}, as python:file.py:function"
+        )
+    if name.startswith("hf:"):
+        known = None if read.normalization is None else str(read.normalization)
+        model = from_hugging_face(name.partition(":")[2], normalization or known)
+        load_weights(model.backbone, read, name=name, new_head=False)
+        return model
     if name.startswith("torchvision:"):
         return from_torchvision(f"{name.partition(':')[2]}@{file}", normalization)
     try:
@@ -46,8 +56,9 @@ def from_path(path: Path, normalization: str | None) -> nn.Module:
 def _run_model(folder: Path) -> str | None:
     """What the run calls its network; None where it took what suits the data, which is one of our own."""
     try:
-        name = json.loads((folder / "config.json").read_text(encoding="utf-8"))["config"]["model"]
-    except (OSError, ValueError, KeyError, TypeError):
+        stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        name = stored.get("origin", {}).get("network") or stored["config"]["model"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{folder} is not the folder of a run: it has no config.json that names a model") from None
     return None if name is None else str(name)
 

@@ -34,6 +34,9 @@ class FirstConv2d(nn.Conv2d):
 class ConvNet(nn.Module):
     """Convolution, ReLU, GroupNorm, as often as there are widths; then the mean over positions and a linear head."""
 
+    name: str | None = None
+    """What it is called in `MODELS`."""
+
     def __init__(self, channels: int, classes: int, *, widths: Sequence[int], strides: Sequence[int]) -> None:
         super().__init__()
         layers: list[nn.Module] = []
@@ -58,4 +61,6 @@ MODELS: dict[str, dict[str, Sequence[int]]] = {
 
 def build_small(name: str, *, channels: int, classes: int) -> ConvNet:
     """A freshly initialised network of `MODELS`; its weights come from torch's default generator."""
-    return ConvNet(channels, classes, **MODELS[name])
+    model = ConvNet(channels, classes, **MODELS[name])
+    model.name = name
+    return model

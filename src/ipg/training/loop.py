@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,7 +33,8 @@ from ipg.evaluation.pairs import pair_disagreement
 from ipg.evaluation.selection import select
 from ipg.guidance import CollapseError, NonFiniteError
 from ipg.methods import Method, Setup, method_class
-from ipg.methods.base import option_defaults
+from ipg.methods.optimizers import load_optimizer
+from ipg.methods.options import parse_options
 from ipg.pairs.pairset import PairSampler
 from ipg.seeds import derive_seed
 from ipg.training.capture import CapturedStep
@@ -53,6 +54,7 @@ from ipg.training.interrupt import Interrupted, StopRequest, stop_on_signals
 from ipg.training.listeners import Listener
 from ipg.training.materials import Materials
 from ipg.training.provenance import provenance
+from ipg.training.start import network_name
 from ipg.training.stepping import EagerStep, Means, PairFeed
 
 __all__ = ["Outcome", "Training", "learning_rate", "settled", "train"]
@@ -121,9 +123,8 @@ def train(
         identity, origin = _identity(config, materials, device)
         team.check_same("settings or data", identity)
         listeners = listeners if team.leads else ()
-        run = Training(
-            config, materials.to(device), device, listeners, evaluate_on, team
-        )  # before the folder: may refuse
+        placed = materials.to(device, resident=config.resident)
+        run = Training(config, placed, device, listeners, evaluate_on, team)  # before the folder: may refuse
         stack.callback(run.method.close)
         if folder is not None:
             home = run.home = RunFolder(folder)
@@ -136,13 +137,23 @@ def train(
 def _identity(config: RunConfig, materials: Materials, device: torch.device) -> tuple[dict[str, Any], dict[str, Any]]:
     """What makes a run this run and no other, and where it comes from."""
     settings = {key: value for key, value in settled(config).items() if key not in _NO_MATTER}
-    origin = {**provenance(device), "data_path": config.data_path, "named": materials.named}
+    pairs, held_out, table = materials.pairs, materials.held_out, materials.table
+    origin = {
+        **provenance(device),
+        "data_path": config.data_path,
+        "named": materials.named,
+        "network": network_name(config, materials.model),
+        "classes": list(table.classes),
+        "shape": list(table.images.shape[1:]),
+        "pairs": 0 if pairs is None else len(pairs),
+        "held_out_pairs": 0 if held_out is None else len(held_out),
+    }
     return {"config": settings, "data": materials.fingerprints()}, {"origin": origin}
 
 
 def settled(config: RunConfig) -> dict[str, Any]:
-    """The flat configuration with the defaults of the method's own options."""
-    return option_defaults(method_class(config.method)) | config.flat()
+    """The flat configuration with all of the method's own options, each of its type."""
+    return config.flat() | asdict(parse_options(method_class(config.method), config.options))
 
 
 @dataclass
@@ -185,8 +196,17 @@ class Training:
         self.optimizer = _optimizer(self.model, config, device)
         compile = config.engine == "compiled"
         views = Augmentation(config.crop, config.flip)
+        sampling = kind.sampling(
+            train_table, parse_options(kind, config.options), seed=derive_seed(config.seed, "sampling")
+        )
         self.batches = Batches(
-            train_table, config.batch, seed=config.seed, augmentation=views, share=team.rows, compile=compile
+            train_table,
+            config.batch,
+            seed=config.seed,
+            sampling=sampling,
+            augmentation=views,
+            share=team.rows,
+            compile=compile,
         )
         self.total = config.epochs * len(self.batches)
         sampler = None
@@ -198,7 +218,16 @@ class Training:
         self.fast = compile_model(self.model, config)
         replica = team.replica(self.fast, device, batch_norm=config.batch_norm)
         loss = torch.compile(criterion.to(device), dynamic=False) if compile else criterion.to(device)
-        setup = Setup(replica, self.optimizer, loss, config, feed, self.autocast)
+        setup = Setup(
+            replica,
+            self.optimizer,
+            loss,
+            config,
+            feed,
+            self.autocast,
+            train_table,
+            lambda network: _optimizer(network, config, device),
+        )
         self.method: Method = kind(setup)
         self.sampler = sampler
         self.means = Means(compile=compile)
@@ -373,7 +402,7 @@ class Training:
             return
         self.progress = _Progress(**state["progress"])
         self.model.load_state_dict(state["model"])
-        _load_optimizer(self.optimizer, state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"])
         self.method.load_state_dict(state["method"])
         if self.sampler is not None:
             self.sampler.load_state_dict(state["sampler"])
@@ -409,20 +438,6 @@ def _optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> tor
         optimizer.step = torch.compile(optimizer.step, dynamic=False)  # type: ignore[method-assign, assignment]
         return optimizer
     return kind(parameters, lr=rate, weight_decay=config.weight_decay, fused=device.type != "mps", capturable=cuda)
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Go on from a state whose tensors are on the CPU and contiguous, keeping what captured graphs and fused kernels
-    rely on: the rate's own tensor, and states in the layout of their parameters.
-    """
-    rates = [group["lr"] for group in optimizer.param_groups]
-    optimizer.load_state_dict(state)
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate  # its value is set before every step
-    for parameter, entry in optimizer.state.items():
-        for name, value in entry.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape:
-                entry[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -22,8 +22,13 @@ from ipg.pairs.pairset import PairSet
 from ipg.rationale import HeadTap, find_head
 from ipg.seeds import derive_seed
 from ipg.training.device import numerics, resolve_device
+from ipg.training.start import start_from
 
 __all__ = ["Materials", "features", "gather"]
+
+
+PHOTOGRAPH = 64
+"""From as many pixels a side on images are taken for photographs, for which the small networks were not made."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +101,11 @@ def _fits(images: Tensor, device: torch.device, share: float) -> bool:
     return device.type != "cuda" or images.nbytes <= share * torch.cuda.mem_get_info(device)[0]
 
 
-def gather(config: RunConfig, *, table: ImageTable | None = None) -> Materials:
-    """Load the data, build the pairs and make the network that `config` names; no global generator is touched."""
+def gather(config: RunConfig, *, table: ImageTable | None = None, model: nn.Module | None = None) -> Materials:
+    """Load the data, build the pairs and make the network that `config` names; no global generator is touched.
+
+    What is given is taken as it is: a `table`, or the `model` of a run that is read back.
+    """
     kind = method_class(config.method)
     named = table is None
     if table is None:
@@ -107,36 +115,52 @@ def gather(config: RunConfig, *, table: ImageTable | None = None) -> Materials:
         made = _read_pairs(config, table, guided=guided)
     else:
         made = _pairs(config, table, {"train": config.pairs if guided else 0, "validation": config.held_out_pairs})
-    channels = kind.transform(table.images[:1]).shape[1]
+    if model is None:
+        model = _network(config, table, kind.transform(table.images[:1]))
+    return Materials(table, model, made.get("train"), made.get("validation"), named).transformed(kind.transform)
+
+
+def _network(config: RunConfig, table: ImageTable, images: Tensor) -> nn.Module:
+    """The network that `config` names, for such `images` (1, C, H, W): a new one, or one to go on from."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(config.seed, "model"))
-        model = build_model(
+        if config.start is not None:
+            return start_from(config, images, table.classes)
+        return build_model(
             config.model or suited_model(table),
-            channels=channels,
+            channels=images.shape[1],
             classes=table.num_classes,
-            weights=config.weights,
+            weights=config.weights and _found(config, config.weights),
             normalization=config.normalization,
             freeze=config.freeze,
-            size=int(table.images.shape[-1]),
+            size=images.shape[-1],
         )
-    return Materials(table, model, made.get("train"), made.get("validation"), named).transformed(kind.transform)
 
 
 def suited_model(table: ImageTable) -> str:
     """The network for images of this size."""
-    return "small_cnn" if table.images.shape[-1] < 28 else "mnist_cnn"
+    size = int(table.images.shape[-1])
+    if size >= PHOTOGRAPH:
+        raise ValueError(
+            f"images of {size} pixels need a network of their kind: name one of timm's and its weights, e.g. "
+            f"--model resnet50 --weights pretrained"
+        )
+    return "small_cnn" if size < 28 else "mnist_cnn"
+
+
+def _found(config: RunConfig, file: str) -> str:
+    """A file as it is named, or else as it is named beside the data; so a study means the same on every machine."""
+    if config.data_path is None or Path(file).exists():
+        return file
+    beside = Path(config.data_path) / file
+    return str(beside) if beside.exists() else file
 
 
 def _read_pairs(config: RunConfig, table: ImageTable, *, guided: bool) -> dict[str, PairSet]:
-    """The pairs of the file that `config` names, those of the training and those of the validation split.
-
-    A file that is not found as it is named is looked for beside the data.
-    """
+    """The pairs of the file that `config` names, those of the training and those of the validation split."""
     from ipg.pairs.manifest import load_pairs
 
-    file = Path(str(config.pairs))
-    if config.data_path is not None and not file.exists() and (beside := Path(config.data_path) / file).exists():
-        file = beside
+    file = _found(config, str(config.pairs))
     made = {split: load_pairs(file, table, split=split) for split in ("train", "validation")}
     if not guided:
         made.pop("train")
@@ -148,6 +172,13 @@ def _read_pairs(config: RunConfig, table: ImageTable, *, guided: bool) -> dict[s
 def _pairs(config: RunConfig, table: ImageTable, wanted: Mapping[str, int]) -> dict[str, PairSet]:
     """As many pairs of the images of each split as are wanted; none of a split without images."""
     counts = {s: n for s, n in wanted.items() if n and s in table.splits and len(table.indices(s))}
+    if config.pair_builder == "recolored" and table.images.shape[1] != 2:
+        if "train" in counts:
+            raise ValueError(
+                f"{table.name}: pairs cannot be made by swapping colours of images with {table.images.shape[1]} "
+                f"channels; make them with `ipg pairs build` and give their folder as --pairs"
+            )
+        return {}  # plain training, and nothing to measure disagreement on
     known = _oracle_features(config, table, list(counts)) if counts and config.pair_builder == "closest" else {}
     return {
         split: build(
@@ -172,6 +203,7 @@ def _oracle_features(config: RunConfig, table: ImageTable, splits: Sequence[str]
     plain = config.with_changes(
         method="oracle", options={}, held_out_pairs=0, pair_builder="recolored", selection="last", deterministic=True
     )
+    plain = plain.with_changes(start=None)  # which takes coloured images
     outcome = train(plain, gather(plain, table=table), evaluate_on=())
     device = resolve_device(config.device)
     look = method_class("oracle").transform

@@ -1,0 +1,155 @@
+"""A trained network and what it takes to show it images: their size, how they become square, what its classes are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ipg.config import CHOICES
+from ipg.data.decode import Fit
+from ipg.data.grayscale import gray
+from ipg.data.waterbirds import RELEASES
+from ipg.evaluation.groups import evaluating, logits_of
+from ipg.models import ImageModel, load_model
+from ipg.training.device import resolve_device
+from ipg.training.folder import FolderError, RunFolder, read_json
+from ipg.training.start import check_images
+
+__all__ = ["Classifier", "chosen_device", "fit_of", "is_run", "open_classifier", "open_run", "seen"]
+
+SIZE = 224
+"""The side of images where neither a run nor the user says it."""
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A trained network, ready for images."""
+
+    model: nn.Module
+    shape: tuple[int, int, int]
+    """What it takes: channels, height, width."""
+    classes: tuple[str, ...] | None = None
+    """The names of its outputs, where they are known."""
+    fit: Fit = "crop"
+    """How an image becomes square."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The settings of the run that trained it, flat; empty where it is of no run."""
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """Where the run comes from."""
+    result: Mapping[str, Any] = field(default_factory=dict)
+    """What the run measured."""
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        """How likely each class is for each of the uint8 `images` (N, C, H, W): (N, K), on the CPU."""
+        place = next(self.model.parameters(), images).device
+        with evaluating(self.model):
+            logits = logits_of(self.model(seen(images, self.shape[0]).to(place).float() / 255)).float().cpu()
+        if logits.shape[1] == 1:  # the sign of a single one tells two classes apart
+            logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
+        return logits.softmax(dim=1)
+
+    def check_classes(self, spec: str, classes: Sequence[str]) -> None:
+        """ValueError where its outputs are known to have other names than `classes`, or another order."""
+        if self.classes is not None and self.classes != tuple(classes):
+            raise ValueError(
+                f"{spec} tells {', '.join(self.classes)} apart, in this order; the data has {', '.join(classes)}: "
+                f"measure it on data of its own classes"
+            )
+
+
+def is_run(spec: str) -> bool:
+    """Whether `spec` is the folder of a run."""
+    return Path(spec).is_dir() and ":" not in spec
+
+
+def open_run(folder: Path, *, device: str = "auto") -> Classifier:
+    """The network of a finished run; its data is not needed.
+
+    Raises:
+        FolderError: it is no run, not finished or damaged.
+    """
+    where = chosen_device(device)
+    home = RunFolder(folder)
+    if not home.config.exists():
+        raise FolderError(f"{folder} is not the folder of a run: it has no config.json; `ipg train` makes one")
+    if (found := home.finished()) is None:
+        raise FolderError(f"the run in {folder} is not finished; the command that began it goes on with it")
+    stored, result = read_json(home.config), found[2]
+    config, origin = stored.get("config"), stored.get("origin")
+    if not isinstance(config, dict) or not isinstance(origin, dict) or not isinstance(result.get("metrics"), dict):
+        raise FolderError(f"{home.config} is not of a run")
+    if "classes" not in origin or "shape" not in origin:
+        raise FolderError(f"{folder} does not say which classes it tells apart; train it again in another folder")
+    channels, height, width = origin["shape"]
+    return Classifier(
+        model=load_model(folder, device=where),
+        shape=(channels, height, width),
+        classes=tuple(origin["classes"]),
+        fit=fit_of(str(config.get("data"))),
+        config=config,
+        origin=origin,
+        result=result,
+    )
+
+
+def open_classifier(
+    spec: str,
+    *,
+    size: int | None = None,
+    classes: Sequence[str] | None = None,
+    normalization: str | None = None,
+    device: str = "auto",
+) -> Classifier:
+    """A trained network of any kind that `load_model` takes; `open_run` knows more of a run.
+
+    Args:
+        spec: which.
+        size: the side of its images; 224 where not given.
+        classes: the names of its outputs, in their order; not known where not given.
+        normalization: what its weights were trained with, where they do not say.
+        device: where it goes.
+
+    Raises:
+        ValueError: it cannot be loaded, or has another number of classes.
+    """
+    count = None if classes is None else len(classes)
+    model = load_model(spec, classes=count, normalization=normalization, device=chosen_device(device))
+    side = SIZE if size is None else size
+    shape = (_channels(model), side, side)
+    check_images(model, spec, torch.zeros(1, *shape, dtype=torch.uint8), classes=classes)
+    return Classifier(model, shape, None if classes is None else tuple(classes))
+
+
+def seen(images: Tensor, channels: int) -> Tensor:
+    """Images (N, C, H, W) with the channels that a network takes: all, the first two, or these in one."""
+    if images.shape[1] == channels:
+        return images
+    if images.shape[1] < channels or channels > 2:
+        raise ValueError(f"the network takes images of {channels} channels; these have {images.shape[1]}")
+    return images[:, :2] if channels == 2 else gray(images[:, :2])
+
+
+def fit_of(data: str) -> Fit:
+    """How images of a data set become square, by its name."""
+    release = data.replace("-", "_").removesuffix("_reverse")
+    return RELEASES[release][1] if release in RELEASES else "crop"
+
+
+def chosen_device(name: str) -> torch.device:
+    """The device of that name; ValueError where there is none."""
+    if name not in CHOICES["device"]:
+        raise ValueError(f"there is no device {name!r}; expected one of {', '.join(CHOICES['device'])}")
+    return resolve_device(name)
+
+
+def _channels(model: nn.Module) -> int:
+    """How many channels the images of a network have: 3 where it does not show."""
+    if isinstance(model, ImageModel):
+        return model.mean.shape[1]
+    layers = (module for module in model.modules() if isinstance(module, nn.Conv2d))
+    return next((layer.in_channels for layer in layers), 3)

@@ -1,0 +1,54 @@
+"""`ipg export`: a trained run for other programs, checked, with a card that says what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["EXAMPLES", "export"]
+
+EXAMPLES = """
+**Examples**
+
+`ipg export runs/guided --output birds`: torch.export and ONNX, weights, and a model card
+
+`ipg export runs/guided --output birds --format torch`: without ONNX, which needs the extra `export`
+
+`ipg export runs/guided --images photos`: checked on these images, where the run's data is not at hand
+"""
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    output: Annotated[Path, typer.Option(help="The folder to make.", metavar="DIR")] = Path("exported"),
+    format: Annotated[str, typer.Option(help="torch (torch.export), onnx or both.")] = "both",
+    data_path: Annotated[str | None, typer.Option(help="Where the run's data is, if it has moved.")] = None,
+    images: Annotated[
+        Path | None, typer.Option(help="Images to check on; test images of the run's data where not given.")
+    ] = None,
+) -> None:
+    """Write a run as programs that need no ipg, each checked against the network on real images.
+
+    model.pt2 (torch.export) and model.onnx take float images in [0, 1], any number at a time, and normalise them
+    themselves. Beside them: weights.safetensors, model.json, and README.md, the model card.
+    """
+    from rich.console import Console
+
+    from ipg.classifier import open_run
+    from ipg.export.build import build, check_place, real_images
+
+    check_place(output, format)
+    classifier = open_run(run, device="cpu")
+    checked = real_images(classifier, data_path=data_path, images=images)
+    console = Console(highlight=False)
+    with console.status("exporting"):
+        differences = build(output, classifier, checked, name=run.resolve().name, format=format)
+    for file, difference in differences.items():
+        console.print(
+            f"{output / file}: logits of {len(checked)} images differ by {difference:.1e} at most",
+            markup=False,
+            soft_wrap=True,
+        )
+    console.print(f"{output / 'README.md'} is the model card", markup=False, soft_wrap=True)

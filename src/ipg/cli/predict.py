@@ -1,0 +1,68 @@
+"""`ipg predict`: what a trained run says of images, as a CSV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["EXAMPLES", "predict"]
+
+EXAMPLES = """
+**Examples**
+
+`ipg predict runs/guided holiday-photos`: every image in the folder, to predictions.csv
+
+`ipg predict runs/guided photos.csv --output labels.csv`: the images that the column path names
+
+`ipg predict runs/guided photos.zip --batch 16`
+"""
+SHOWN = 5
+"""How many unreadable images are named at the end; the CSV names all."""
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    images: Annotated[
+        Path,
+        typer.Argument(help="A folder or zip of images, one image, or a CSV whose column path names them."),
+    ],
+    output: Annotated[Path, typer.Option(help="The CSV to write.")] = Path("predictions.csv"),
+    data_path: Annotated[
+        Path | None, typer.Option(help="For a CSV: the folder or zip that its paths are relative to; else its own.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images that are looked at together.")] = 64,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+) -> None:
+    """Write the predicted class of every image and how likely each class is.
+
+    A line an image: path, predicted, probability, p_CLASS for every class, and error. An image that cannot be read has
+    its reason there and nothing else, and the command exits with 1. The data that the run was trained on is not needed.
+    """
+    from rich.console import Console
+
+    from ipg.classifier import open_run
+    from ipg.cli.progress import bar
+    from ipg.prediction import find_images, predictions, write_predictions
+
+    console = Console(highlight=False)
+    if output.exists():
+        raise ValueError(f"{output} exists; name another file with --output, or delete it")
+    classifier = open_run(run, device=device)
+    found = find_images(images, data_path)
+    with bar("images") as progress:
+        said = predictions(classifier, found, batch=batch, progress=progress)
+        counts = write_predictions(output, classifier, said)
+    read = sum(counts.classes.values())
+    console.print(f"{read:,} of {read + len(counts.errors):,} images are in {output}", markup=False, soft_wrap=True)
+    for name, count in counts.classes.items():
+        console.print(f"  {name}: {count:,}", markup=False, soft_wrap=True)
+    if not counts.errors:
+        return
+    console.print(f"{len(counts.errors):,} cannot be read:")
+    for name, reason in counts.errors[:SHOWN]:
+        console.print(f"  {name}: {reason}", markup=False, soft_wrap=True)
+    if (more := len(counts.errors) - SHOWN) > 0:
+        console.print(f"  … and {more:,} more; {output} names all", markup=False, soft_wrap=True)
+    raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""Trained networks for other programs: torch.export, ONNX, plain weights, and a card that says what they are."""

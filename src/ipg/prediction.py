@@ -1,0 +1,131 @@
+"""What a trained network says of image files, a batch at a time, as rows of a CSV."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ipg.classifier import Classifier
+from ipg.data.columns import read_columns
+from ipg.data.decode import decode
+from ipg.data.errors import DataError
+from ipg.data.folder import is_table
+from ipg.data.parallel import Progress, in_order
+from ipg.data.sources import FolderSource, Source, is_image, open_source
+from ipg.files import replacing
+
+__all__ = ["Counts", "Found", "Prediction", "find_images", "predictions", "write_predictions"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Image files to look at."""
+
+    source: Source
+    names: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is said of one image: the probability of every class, or why it cannot be read."""
+
+    name: str
+    probabilities: Sequence[float] = ()
+    error: str = ""
+
+
+@dataclass
+class Counts:
+    """How many images got each class, and which could not be read."""
+
+    classes: dict[str, int]
+    errors: list[tuple[str, str]] = field(default_factory=list)
+    """Name and reason."""
+
+
+def find_images(place: Path, base: Path | None = None) -> Found:
+    """The images of a folder or zip, the one at `place`, or those that the column `path` of a table names.
+
+    Args:
+        place: folder, zip, image or table.
+        base: for a table, the folder or zip that its paths are relative to; its own folder where not given.
+
+    Raises:
+        DataError: there is none.
+    """
+    if is_table(place):
+        columns = read_columns(place)
+        columns.require("path")
+        home = base or place.parent
+        if not home.exists():
+            raise DataError(f"there is no folder {home} for the images of {place}")
+        return Found(open_source(home), columns["path"])
+    if base is not None:
+        raise DataError(f"--data-path is for a CSV, and {place} is none; leave it out")
+    if not place.exists():
+        raise DataError(f"there is nothing at {place}; expected a folder or zip of images, an image, or a CSV")
+    if place.is_file() and is_image(place.name):
+        return Found(FolderSource(place.parent), [place.name])
+    source: Source = FolderSource(place) if place.is_dir() else open_source(place)
+    names = [name for name in source.names() if is_image(name)]
+    if not names:
+        raise DataError(f"{place} has no image in it; images are files that end in .jpg, .png, .webp and the like")
+    return Found(source, names)
+
+
+def predictions(
+    classifier: Classifier, found: Found, *, batch: int, progress: Progress | None = None
+) -> Iterator[Prediction]:
+    """What `classifier` says of each image, in order; no more than a few batches are in memory."""
+
+    def read(name: str) -> Tensor | str:
+        """The image, or why it cannot be read."""
+        try:
+            if (there := found.source.find(name)) is None:
+                return "there is no such file"
+            return torch.from_numpy(decode(found.source.read(there), size=classifier.shape[-1], fit=classifier.fit))
+        except DataError as error:
+            return str(error)
+
+    images = zip(found.names, in_order(read, found.names), strict=True)
+    done = 0
+    while part := list(islice(images, batch)):
+        good = [image for _, image in part if isinstance(image, Tensor)]
+        said = iter(classifier.probabilities(torch.stack(good)).tolist() if good else ())
+        for name, image in part:
+            yield Prediction(name, error=image) if isinstance(image, str) else Prediction(name, next(said))
+        done += len(part)
+        if progress is not None:
+            progress(done, len(found.names))
+
+
+def write_predictions(path: Path, classifier: Classifier, said: Iterator[Prediction]) -> Counts:
+    """Write a line an image, the file whole or not at all."""
+    classes = classifier.classes or ()
+    counts = Counts(dict.fromkeys(classes, 0))
+    with (
+        warnings.catch_warnings(),
+        replacing(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as file,
+    ):
+        warnings.filterwarnings("ignore", module="PIL")  # of metadata that is damaged, which does not matter
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["path", "predicted", "probability", *(f"p_{name}" for name in classes), "error"])
+        for one in said:
+            if one.error:
+                writer.writerow([one.name, "", "", *("" for _ in classes), one.error])
+                counts.errors.append((one.name, one.error))
+                continue
+            most = max(one.probabilities)
+            predicted = classes[list(one.probabilities).index(most)]
+            counts.classes[predicted] += 1
+            shares = [f"{share:.6f}" for share in one.probabilities]
+            writer.writerow([one.name, predicted, f"{most:.6f}", *shares, ""])
+    return counts

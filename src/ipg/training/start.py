@@ -1,0 +1,105 @@
+"""Going on from a network that is trained already, its head kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from ipg.config import RunConfig
+from ipg.evaluation.groups import evaluating, logits_of
+from ipg.models import MODELS, ImageModel, build_model, freeze, load_model
+from ipg.models.fitting import load_weights
+from ipg.models.small import ConvNet
+from ipg.models.weights import read_weights
+from ipg.rationale import find_head
+from ipg.training.folder import FolderError, read_json
+
+__all__ = ["check_images", "network_name", "start_from"]
+
+
+def start_from(config: RunConfig, images: Tensor, classes: Sequence[str]) -> nn.Module:
+    """The trained network that `config.start` names, for `classes` and for images such as `images` (n, C, H, W).
+
+    Raises:
+        ValueError: it cannot be loaded, tells other classes apart, or does not take such images.
+    """
+    start = str(config.start)
+    if config.weights is not None:
+        raise ValueError(
+            f"--from {start} brings its weights along: leave --weights {config.weights} out, or leave --from out to "
+            f"train a new head on those weights"
+        )
+    model = _load(config, start, channels=images.shape[1], classes=len(classes))
+    known = _run_record(start).get("classes")
+    if known is not None and list(known) != list(classes):
+        raise ValueError(
+            f"{start} tells {', '.join(known)} apart, the data {', '.join(classes)}: the classes and their order have "
+            f"to be the same, since its head is kept"
+        )
+    head = find_head(model).out_features
+    if head != len(classes):
+        raise ValueError(
+            f"{start} has {head} outputs and the data {len(classes)} classes ({', '.join(classes)}): to go on from its "
+            f"head there has to be one for each; for a new head give the file as --weights"
+        )
+    check_images(model, start, images[:1], classes=classes)
+    model.requires_grad_(True)
+    if config.freeze:
+        freeze(model)
+    return model
+
+
+def network_name(config: RunConfig, model: nn.Module) -> str | None:
+    """What the network is called where it comes from; None for those that are known by `config.model`."""
+    if isinstance(model, ImageModel):
+        return model.name
+    if config.start is None or isinstance(model, ConvNet):
+        return None
+    return config.start if config.start.startswith("python:") else _run_record(config.start).get("network")
+
+
+def _load(config: RunConfig, start: str, *, channels: int, classes: int) -> nn.Module:
+    name = config.model
+    if name is None or not Path(start).is_file():
+        model = load_model(start, normalization=config.normalization)
+        found = model.name if isinstance(model, ImageModel | ConvNet) else name
+        if name is not None and found != name:
+            raise ValueError(f"{start} is a {found}, not a {name}: leave --model out")
+        return model
+    if name not in MODELS:  # a file that need not name its network
+        return load_model(f"timm:{name}@{start}", normalization=config.normalization)
+    model = build_model(name, channels=channels, classes=classes, normalization=config.normalization)
+    load_weights(model, read_weights(start), name=name, new_head=False)
+    return model
+
+
+def _run_record(start: str) -> dict[str, Any]:
+    """What the run in the folder `start` says of its network; nothing where it is no folder of a run."""
+    try:
+        origin = read_json(Path(start) / "config.json").get("origin") if Path(start).is_dir() else None
+    except FolderError:
+        origin = None
+    return origin if isinstance(origin, dict) else {}
+
+
+def check_images(model: nn.Module, name: str, images: Tensor, *, classes: Sequence[str] | None) -> None:
+    """Pass uint8 `images` (n, C, H, W) through; ValueError where `model` does not take them or gives other classes."""
+    shape = "x".join(str(side) for side in images.shape[1:])
+    place = next(model.parameters(), images).device
+    try:
+        with evaluating(model):
+            logits = logits_of(model(images.to(place).float() / 255))
+    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{name} does not take images of {shape}: {reason}") from None
+    if logits.ndim != 2 or len(logits) != len(images):
+        raise ValueError(
+            f"{name} gives {len(images)} images an output of shape {tuple(logits.shape)}; expected logits, a row for "
+            f"each"
+        )
+    outputs = logits.shape[1]
+    if classes is not None and outputs != len(classes) and (outputs, len(classes)) != (1, 2):
+        raise ValueError(f"{name} has {outputs} outputs; expected one for each of {', '.join(classes)}")

@@ -1,0 +1,144 @@
+"""`ipg evaluate --model … --pairs … --data …`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ipg.evaluation.statistics import wilson
+
+
+def share(hits: int, count: int) -> dict[str, float]:
+    return {"share": hits / count, **wilson(hits, count)._asdict(), "count": count}
+
+
+def test_a_model_that_goes_by_colour_is_found_out_before_anything_is_trained(ipg, photos: Path) -> None:
+    spec = f"python:{photos / 'mine.py'}:by_color"
+    done = ipg("evaluate", "--model", spec, "--pairs", photos / "pairs.csv", "--classes", "above,below", "--json")
+    assert done.code == 0, done
+    half, all_, none = share(6, 12), share(6, 6), share(0, 6)
+    assert json.loads(done.out) == {
+        spec: {
+            "pairs": {
+                "file": str(photos / "pairs.csv"),
+                "count": 12,
+                "splits": {"train": 8, "validation": 4},
+                "disagreement": share(12, 12),
+                "first_right": half,  # red says above
+                "second_right": half,
+                "labels": {
+                    "above": {"disagreement": all_, "first_right": all_, "second_right": none},
+                    "below": {"disagreement": all_, "first_right": none, "second_right": all_},
+                },
+            }
+        }
+    }
+
+
+def test_with_data_there_are_groups(ipg, photos: Path) -> None:
+    spec = f"python:{photos / 'mine.py'}:by_color"
+    done = ipg("evaluate", "--model", spec, "--data", photos / "photos.csv", "--json")
+    (metrics,) = json.loads(done.out).values()
+    assert metrics["data"]["average"] == share(12, 24)
+    # classes and attributes are in alphabetical order, and red still says the first class
+    assert metrics["data"]["groups"]["above, red"] == share(6, 6)
+    assert metrics["data"]["groups"]["above, green"] == share(0, 6)
+    assert metrics["data"]["worst_group"] == {"group": "above, green", **share(0, 6)}
+    assert "pairs" not in metrics
+    done = ipg("evaluate", "--model", spec, "--data", photos / "photos.csv", "--split", "train", "--json")
+    assert json.loads(done.out)[spec]["data"]["average"] == share(40, 40)
+
+
+def test_the_table_for_people(ipg, photos: Path) -> None:
+    spec = f"python:{photos / 'mine.py'}:by_color"
+    done = ipg("evaluate", "--model", spec, "--pairs", photos / "pairs.csv", "--data", photos / "photos.csv")
+    assert done.code == 0
+    assert "8 of train and 4 of validation" in " ".join(done.out.split())
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.out.splitlines() if "│" in line]
+    assert ["disagree", "100.0", "75.8 to 100.0", "12"] in cells
+    assert ["average", "50.0", "31.4 to 68.6", "24"] in cells
+    assert "--split validation" in done.out
+
+
+def test_without_names_of_classes_who_is_right_is_not_known(ipg, photos: Path) -> None:
+    spec = f"python:{photos / 'mine.py'}:of_three"
+    done = ipg("evaluate", "--model", spec, "--pairs", photos / "pairs.csv")
+    assert done.code == 0
+    assert "Who is right is not known" in done.out
+    assert "member right" not in done.out
+
+
+def test_a_run_knows_its_classes_and_size_and_needs_no_data(ipg, photos: Path) -> None:
+    for way in ((photos / "plain",), ("--model", photos / "plain")):
+        done = ipg("evaluate", *way, "--pairs", photos / "pairs.csv", "--split", "validation", "--json")
+        (metrics,) = json.loads(done.out).values()
+        kept = json.loads((photos / "plain" / "result.json").read_text())["metrics"]
+        assert metrics["pairs"]["splits"] == {"validation": 4}
+        assert metrics["pairs"]["disagreement"]["share"] == kept["pair_disagreement"]
+        assert metrics["pairs"]["first_right"]["count"] == 4
+
+
+def test_a_run_on_its_own_data_has_the_figures_of_its_result(ipg, photos: Path) -> None:
+    done = ipg("evaluate", photos / "plain", "--data", photos / "photos.csv", "--json")
+    (metrics,) = json.loads(done.out).values()
+    kept = json.loads((photos / "plain" / "result.json").read_text())["metrics"]
+    assert metrics["data"]["average"]["share"] == kept["average"]
+    assert metrics["data"]["worst_group"]["share"] == kept["worst_group"]
+
+
+def test_rejected_pairs_are_not_counted(ipg, photos: Path, tmp_path: Path) -> None:
+    lines = (photos / "pairs.csv").read_text().splitlines()
+    rows = [f"{line},{'status' if not n else 'rejected' if n < 4 else 'ok'}" for n, line in enumerate(lines)]
+    (tmp_path / "pairs").symlink_to(photos / "pairs")
+    (tmp_path / "some.csv").write_text("\n".join(rows))
+    done = ipg("evaluate", photos / "plain", "--pairs", "some.csv", "--json")
+    assert json.loads(done.out)[str(photos / "plain")]["pairs"]["count"] == 9
+
+
+def test_pairs_of_images_of_the_data(ipg, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(
+        "first,second,label,split\ndata:images/train0.png,data:images/train2.png,above,train\n"
+    )
+    done = ipg("evaluate", photos / "plain", "--pairs", "data.csv", "--data", photos / "photos.csv", "--json")
+    (metrics,) = json.loads(done.out).values()
+    assert metrics["pairs"]["disagreement"] == share(0, 1)
+
+
+def test_mistakes_are_said_in_a_sentence(refused, photos: Path, tmp_path: Path) -> None:
+    pairs, run, mine = photos / "pairs.csv", photos / "plain", f"python:{photos / 'mine.py'}"
+    refused("evaluate", says=("nothing to measure", "--model"))
+    refused("evaluate", "--model", f"{mine}:by_color", says=("--pairs", "--data"))
+    refused(
+        "evaluate", "--model", f"{mine}:of_three", "--pairs", pairs, "--classes", "above,below", says=("3 classes",)
+    )
+    refused("evaluate", "--model", f"{mine}:of_three", "--data", photos / "photos.csv", says=("3 classes", "has 2"))
+    refused("evaluate", "--model", f"{mine}:by_color", "--pairs", pairs, "--classes", "a,a", says=("all different",))
+    refused("evaluate", "--model", f"{mine}:by_color", "--pairs", pairs, "--classes", "a,b", says=("'above'", "a, b"))
+    refused("evaluate", "--model", f"{mine}:small", "--pairs", pairs, says=("does not take images of 3x224x224",))
+    refused("evaluate", "--model", f"{mine}:flat", "--pairs", pairs, says=("an output of shape (150528,)",))
+    refused("evaluate", "--model", f"{mine}:headless", "--pairs", pairs, "--classes", "a,b", says=("has 3 outputs",))
+    refused("evaluate", "--model", "nothing", "--pairs", pairs, says=("there is no model 'nothing'",))
+    refused("evaluate", run, "--pairs", "none.csv", says=("there is no table none.csv",))
+    refused("evaluate", run, "--pairs", pairs, "--size", "32", says=("leave --size 32 out",))
+    refused("evaluate", run, "--pairs", pairs, "--classes", "below,above", says=("above, below apart",))
+    refused("evaluate", run, "--classes", "a,b", says=("--classes is for --pairs",))
+    refused("evaluate", run, "--pairs", pairs, "--device", "tpu", says=("there is no device 'tpu'",))
+    refused("evaluate", run, "--data", photos / "photos.csv", "--split", "nope", says=("no split 'nope'",))
+    refused("evaluate", tmp_path, "--pairs", pairs, says=("not the folder of a run",))
+
+
+def test_all_broken_pairs_are_named(refused, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.csv").write_text("first,second,label,split\nno.png,neither.png,above,train\n")
+    refused("evaluate", photos / "plain", "--pairs", "broken.csv", says=("line 2: no.png", "line 2: neither.png"))
+    (tmp_path / "other.csv").write_text("first,second,label,split\ndata:a.png,data:b.png,above,train\n")
+    refused("evaluate", photos / "plain", "--pairs", "other.csv", says=("say which with --data",))
+    (tmp_path / "gone.csv").write_text("first,second,label,split,status\na.png,b.png,above,train,rejected\n")
+    refused("evaluate", photos / "plain", "--pairs", "gone.csv", says=("no pair",))
+
+
+@pytest.mark.parametrize("broken", ["model.safetensors", "result.json"])
+def test_a_damaged_run_is_refused(refused, finished: Path, photos: Path, broken: str) -> None:
+    (finished / broken).write_bytes(b"junk")
+    refused("evaluate", finished, "--pairs", photos / "pairs.csv", says=(broken, "damaged"))

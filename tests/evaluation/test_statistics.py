@@ -1,0 +1,77 @@
+"""Intervals against the values that Newcombe published, and against their definition."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ipg.evaluation.statistics import Interval, counted, difference, wilson
+
+
+@pytest.mark.parametrize(
+    ("hits", "total", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_is_as_published(hits: int, total: int, low: float, high: float) -> None:
+    assert wilson(hits, total) == pytest.approx((low, high), abs=5e-5)  # Newcombe 1998, method 3
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "low", "high"),
+    [
+        ((56, 70), (48, 80), 0.0524, 0.3339),
+        ((9, 10), (3, 10), 0.1705, 0.8090),
+        ((6, 7), (2, 7), 0.0582, 0.8062),
+        ((5, 56), (0, 29), -0.0381, 0.1926),
+    ],
+)
+def test_the_difference_is_as_published(
+    first: tuple[int, int], second: tuple[int, int], low: float, high: float
+) -> None:
+    assert difference(first, second) == pytest.approx((low, high), abs=5e-5)  # Newcombe 1998, method 10
+
+
+def test_the_ends_of_an_interval_are_where_the_score_test_just_rejects() -> None:
+    hits, total, z = 7, 40, 1.959963984540054
+    for end in wilson(hits, total):
+        assert abs(hits / total - end) / math.sqrt(end * (1 - end) / total) == pytest.approx(z, abs=1e-9)
+
+
+def test_all_or_nothing_ends_at_the_very_end() -> None:
+    z2 = 1.959963984540054**2
+    assert wilson(0, 10) == pytest.approx((0, z2 / (10 + z2)), abs=1e-12)
+    assert wilson(10, 10) == pytest.approx((10 / (10 + z2), 1), abs=1e-12)
+    assert wilson(0, 10).low == 0
+    assert wilson(10, 10).high == 1
+
+
+def test_symmetries() -> None:
+    low, high = wilson(3, 11)
+    assert wilson(8, 11) == pytest.approx((1 - high, 1 - low))
+    low, high = difference((3, 11), (9, 14))
+    assert difference((9, 14), (3, 11)) == pytest.approx((-high, -low))
+    assert difference((3, 11), (3, 11)).low < 0 < difference((3, 11), (3, 11)).high
+
+
+def test_more_confidence_is_wider() -> None:
+    narrow, wide = wilson(3, 11, confidence=0.5), wilson(3, 11, confidence=0.99)
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
+def test_what_results_hold() -> None:
+    assert counted(1, 4) == {"share": 0.25, "low": wilson(1, 4).low, "high": wilson(1, 4).high, "count": 4}
+    assert counted(0, 0) == {"share": None, "low": None, "high": None, "count": 0}
+    assert isinstance(wilson(1, 4), Interval)
+
+
+@pytest.mark.parametrize(("hits", "total"), [(0, 0), (5, 4), (-1, 4)])
+def test_what_is_no_share_is_refused(hits: int, total: int) -> None:
+    with pytest.raises(ValueError, match="is no share"):
+        wilson(hits, total)
+
+
+@pytest.mark.parametrize("confidence", [0, 1, 95])
+def test_what_is_no_confidence_is_refused(confidence: float) -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        wilson(1, 4, confidence=confidence)

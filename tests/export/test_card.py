@@ -1,0 +1,56 @@
+"""The model card."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ipg.classifier import Classifier
+from ipg.config import RunConfig
+from ipg.export.card import card
+from ipg.models import build_model
+
+GROUPS = {"cat, sofa": {"accuracy": 0.9, "count": 200}, "dog, sofa": {"accuracy": None, "count": 0}}
+
+
+@pytest.fixture
+def make(own_random_state: None) -> Any:
+    def classifier(metrics: dict[str, Any], origin: dict[str, Any] | None = None, **settings: Any) -> Classifier:
+        model = build_model("small_cnn", channels=3, classes=2)
+        config = RunConfig.from_mapping({"data": "/home/me/photos.csv", **settings}).flat()
+        result = {"metrics": metrics, "selected_epoch": 3, "commit": "abc", "versions": {"torch": "2"}, "date": "today"}
+        return Classifier(model, (3, 16, 16), ("cat", "dog"), config=config, origin=origin or {}, result=result)
+
+    return classifier
+
+
+def test_a_guided_run(make) -> None:
+    metrics = {"average": 0.9, "groups": GROUPS, "pair_disagreement": 0.1, "predicted_classes": 2}
+    found = make(metrics, {"pairs": 38, "held_out_pairs": 20}, pairs="/home/me/pairs.csv", start="/home/me/plain")
+    text = card(found, "pets", {"model.pt2": 1e-7}, 16)
+    assert "by [Invariance Pair Guidance](https://doi.org" in text
+    assert "| pairs | 38, of `pairs.csv` |" in text
+    assert "| went on from | `plain`, head kept |" in text
+    assert "| **all** | 90.0 | 85.1 to 93.4 | 200 |" in text
+    assert "| dog, sofa | – | – | 0 |" in text
+    assert "| disagree | 10.0 | 2.8 to 30.1 | 20 |" in text  # 2 of 20
+    assert "There is no test image of dog, sofa." in text
+    assert "same class" not in text
+    assert "model.onnx" not in text
+    assert "/home/me" not in text
+
+
+def test_what_was_not_measured_is_said(make) -> None:
+    metrics = {"average": 0.5, "groups": GROUPS, "pair_disagreement": None, "predicted_classes": 1}
+    text = card(make(metrics, method="erm"), "pets", {"model.onnx": 0.0}, 16)
+    assert "Disagreement on held-out pairs was not measured." in text
+    assert "Whether it leans on a shortcut was not measured." in text
+    assert "**It gives every test image the same class**" in text
+    assert "Invariance Pair Guidance" not in text
+    assert "onnxruntime" in text
+
+
+def test_names_do_not_break_tables(make) -> None:
+    metrics = {"average": 1.0, "groups": {"cat|dog, a": {"accuracy": 1.0, "count": 1}}, "pair_disagreement": None}
+    assert "| cat\\|dog, a | 100.0 |" in card(make(metrics), "pets", {}, 16)

@@ -1,0 +1,141 @@
+"""Going on from a trained network, its head kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import ipg
+from ipg.config import RunConfig
+from ipg.data.load import DATASETS
+from ipg.models import build_model, load_model, save_weights
+from ipg.training.folder import read_json
+from ipg.training.loop import train
+from ipg.training.materials import gather
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SETTINGS = {"epochs": 1, "batch": 64, "held_out_pairs": 8}
+
+
+@pytest.fixture(autouse=True)
+def _bars(make_table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DATASETS, "bars", lambda path, size, seed: make_table(seed=seed))
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """A finished run."""
+    ipg.fit(data="bars", method="erm", folder=tmp_path / "plain", **SETTINGS)
+    return tmp_path / "plain"
+
+
+def config(**settings) -> RunConfig:
+    return RunConfig.from_mapping({"data": "bars", "pairs": 8, **SETTINGS, **settings})
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_model(folder).state_dict()
+
+
+def test_a_run_goes_on_with_the_very_weights_of_another(plain: Path) -> None:
+    model = gather(config(start=str(plain))).model
+    assert all(torch.equal(value, weights_of(plain)[name]) for name, value in model.state_dict().items())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_files_of_weights_do_as_well(plain: Path, tmp_path: Path) -> None:
+    save_weights(tmp_path / "named.safetensors", load_model(plain))
+    torch.save(load_model(plain).state_dict(), tmp_path / "bare.pth")
+    for settings in ({"start": "named.safetensors"}, {"start": "bare.pth", "model": "small_cnn"}):
+        given = {**settings, "start": str(tmp_path / settings["start"])}
+        found = gather(config(**given)).model.state_dict()
+        assert all(torch.equal(value, found[name]) for name, value in weights_of(plain).items())
+
+
+def test_a_repaired_run_is_read_back_without_what_it_started_from(plain: Path, tmp_path: Path) -> None:
+    run = ipg.fit(data="bars", pairs=8, start=str(plain), folder=tmp_path / "repaired", **SETTINGS)
+    assert run.result["config"]["start"] == str(plain)
+    plain.rename(tmp_path / "gone")
+    again = ipg.Run.load(tmp_path / "repaired", device="cpu")
+    assert again.evaluate()["average"] == run.result["metrics"]["average"]
+    assert again.config.start == str(plain)
+
+
+def test_a_margin_relative_to_first_distances_is_measured_at_the_trained_network(plain: Path) -> None:
+    fresh, trained = (
+        train(c, gather(c), evaluate_on=()).rows[0]["train"]["margin"]
+        for c in (config(margin="0.5x", device="cpu"), config(margin="0.5x", device="cpu", start=str(plain)))
+    )
+    assert trained != fresh
+
+
+@pytest.fixture
+def wide(make_table, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """The same images in three channels and 32 pixels; the settings that train on them."""
+    table = make_table()
+    images = torch.nn.functional.interpolate(table.images[:, [0, 1, 1]].float(), size=32).to(torch.uint8)
+    monkeypatch.setitem(DATASETS, "wide", lambda path, size, seed: replace(table, images=images))
+    return {"data": "wide", "method": "erm", **SETTINGS, "held_out_pairs": 0}
+
+
+def test_a_network_of_hugging_face(wide, tmp_path: Path) -> None:
+    import transformers
+
+    shape = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic", "num_labels": 2}
+    with torch.random.fork_rng():
+        made = transformers.ResNetForImageClassification(transformers.ResNetConfig(**shape))
+    made.save_pretrained(tmp_path / "hf")
+    run = ipg.fit(start=f"hf:{tmp_path / 'hf'}", normalization="half", folder=tmp_path / "run", **wide)
+    again = ipg.Run.load(tmp_path / "run", device="cpu").model.state_dict()
+    assert all(torch.equal(value.cpu(), again[name]) for name, value in run.model.state_dict().items())
+
+
+def test_a_network_of_timm_keeps_its_name_and_head(wide, tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        made = build_model("test_resnet", channels=3, classes=2)
+    save_weights(tmp_path / "net.safetensors", made)
+    run = ipg.fit(start=str(tmp_path / "net.safetensors"), folder=tmp_path / "run", **wide)
+    assert read_json(tmp_path / "run" / "config.json")["origin"]["network"] == "test_resnet"
+    (tmp_path / "net.safetensors").unlink()
+    again = ipg.Run.load(tmp_path / "run", device="cpu").model.state_dict()
+    assert all(torch.equal(value.cpu(), again[name]) for name, value in run.model.state_dict().items())
+    frozen = gather(RunConfig.from_mapping({**wide, "start": str(tmp_path / "run"), "freeze": True})).model
+    assert {name for name, p in frozen.named_parameters() if p.requires_grad} == {
+        "backbone.fc.weight",
+        "backbone.fc.bias",
+    }
+
+
+def test_networks_of_ones_own_code_are_not_made_because_a_run_says_so(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\n\n\ndef make():\n"
+        "    return nn.Sequential(nn.Conv2d(2, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))\n"
+    )
+    ipg.fit(data="bars", method="erm", start="python:own.py:make", folder="own", **SETTINGS)
+    with pytest.raises(ValueError, match="made by your code"):
+        ipg.Run.load("own")
+
+
+def test_what_does_not_fit_is_said(plain: Path, make_table, tmp_path: Path, monkeypatch) -> None:
+    start = str(plain)
+    other = replace(make_table(), classes=("left", "right"))
+    monkeypatch.setitem(DATASETS, "other", lambda path, size, seed: other)
+    with pytest.raises(ValueError, match="tells top, bottom apart, the data left, right"):
+        gather(config(start=start, data="other"))
+    three = replace(make_table(), classes=("top", "bottom", "side"))
+    monkeypatch.setitem(DATASETS, "three", lambda path, size, seed: three)
+    save_weights(tmp_path / "two.safetensors", load_model(plain))
+    with pytest.raises(ValueError, match="has 2 outputs and the data 3 classes"):
+        gather(config(start=str(tmp_path / "two.safetensors"), data="three"))
+    with pytest.raises(ValueError, match="brings its weights along"):
+        gather(config(start=start, weights="a.pth"))
+    with pytest.raises(ValueError, match="is a small_cnn, not a mnist_cnn: leave --model out"):
+        gather(config(start=start, model="mnist_cnn"))
+    with pytest.raises(ValueError, match="does not take images of 1x8x8"):
+        gather(config(start=start, method="oracle"))
+    with pytest.raises(ValueError, match="there is no model 'nowhere'"):
+        gather(config(start="nowhere"))
