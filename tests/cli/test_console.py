@@ -36,7 +36,7 @@ def test_the_widest_lines_fit_eighty_columns(label: str) -> None:
     listener.started(RunConfig(epochs=100), step=99_999, total=100_000)
     listener.epoch(row())
     assert written(console).splitlines() == [
-        f"{label}: going on at iteration 99,999 of 100,000",
+        f"{label}, from iteration 99,999 of 100,000",
         "  epoch 100/100  loss 12.346  validation 100.0  test 100.0  pairs disagree 100.0",
     ]
     assert max(map(len, written(console).splitlines())) <= 80

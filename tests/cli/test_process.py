@@ -93,7 +93,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(process, tmp_path: Path) -> None:
     _, _, err = stop(signal.SIGINT, tmp_path)
     resumed, whole = process(*LINE, "run", cwd=tmp_path), process(*LINE, "whole", cwd=tmp_path)
     assert (resumed.code, whole.code) == (0, 0), (resumed, whole)
-    assert resumed.out.startswith(f"ipg on colored_fashion: going on at iteration {err.split()[3]} of 141\n")
+    assert resumed.out.startswith(f"ipg on colored_fashion, from iteration {err.split()[3]} of 141\n")
     results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("run", "whole")]
     assert results[0]["metrics"] == results[1]["metrics"]
     assert results[0]["last_metrics"] == results[1]["last_metrics"]

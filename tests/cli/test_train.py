@@ -77,7 +77,7 @@ def test_a_stopped_run_goes_on_and_ends_as_if_it_had_not_stopped(
     assert not (tmp_path / "run" / "done").exists()
     resumed = ipg(*line, "run")
     assert resumed.code == 0
-    assert resumed.out.startswith("ipg on bars: going on at iteration 6 of 12\n  epoch 2/3")
+    assert resumed.out.startswith("ipg on bars, from iteration 6 of 12\n  epoch 2/3")
     went_on, whole = (load_checkpoint(tmp_path / name / "model.safetensors") for name in ("run", "whole"))
     assert went_on.keys() == whole.keys()
     assert all(torch.equal(went_on[name], whole[name]) for name in whole)

@@ -135,6 +135,33 @@ def test_commands_of_the_readme_run_and_the_demo_shows_what_it_promises(tmp_path
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.slow
+def test_commands_of_the_tutorial_run_and_show_what_it_promises(tmp_path: Path) -> None:
+    """Every command of docs/own-images.md, one after the other in an empty folder."""
+    ours = commands(ROOT / "docs" / "own-images.md")
+    assert {command.split()[0] for command in ours} == {"python", "ipg"}
+    for command in ours:
+        program, *arguments = command.split()
+        if program == "python":
+            arguments[0] = str(ROOT / arguments[0])
+        path = sys.executable if program == "python" else str(Path(sys.executable).with_name(program))
+        done = subprocess.run([path, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, command + done.stdout + done.stderr
+    plain, guided = (
+        json.loads((tmp_path / "runs" / name / "result.json").read_text(encoding="utf-8"))["metrics"]
+        for name in ("plain", "guided")
+    )
+    assert plain["worst_group"] < 0.2
+    assert plain["pair_disagreement"] > 0.8
+    assert guided["worst_group"] > 0.8
+    assert guided["pair_disagreement"] < 0.2
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert len(page) < 2_000_000
+    for section in ("groups", "disagreement", "flips", "looks"):
+        assert f'<section id="{section}">' in page
+    assert (tmp_path / "pairs" / "sheet.html").exists()
+
+
 def test_make_demo_installs_and_runs_ipg_demo(tmp_path: Path) -> None:
     """On a fresh copy `make demo` makes the environment, installs the project and runs the demo."""
     for name in ("Makefile", "pyproject.toml"):

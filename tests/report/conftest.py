@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ipg.report.page import Flip, PageData, RunView
+from ipg.report.page import Flip, Look, PageData
+from ipg.report.views import PairAnswers, RunView
 
 CLASSES = ("garment", "shoe")
 
@@ -62,6 +63,7 @@ def make_run(
             "seconds": 65.4 if role == "after" else 6.1,
         },
         "role": role,
+        "pairs": None if disagreement is None else PairAnswers(200, round(200 * disagreement), 40),
     }
     return RunView(**{**fields, **changes})
 
@@ -69,6 +71,11 @@ def make_run(
 def make_image(channels: int = 2, side: int = 6, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (channels, side, side), generator=generator, dtype=torch.uint8)
+
+
+def make_look(*runs: RunView, seed: int = 0) -> Look:
+    images = [make_image(seed=seed), make_image(seed=seed).flip(0)]
+    return Look("garment", images, {run.name: [torch.linspace(0, 1, 36).view(6, 6)] * 2 for run in runs})
 
 
 def make_page(**changes: Any) -> PageData:
@@ -90,6 +97,7 @@ def make_page(**changes: Any) -> PageData:
             for i in range(3)
         ],
         "command": "ipg demo --seed 7",
+        "looks": [make_look(before, after, seed=i) for i in range(2)],
         "environment": {"torch": "2.8.0", "Hardware": "CPU, 2 cores", "Commit": "0123abc"},
     }
     return PageData(**{**fields, **changes})

@@ -75,8 +75,8 @@ def test_everything_is_drawn_and_fits(browser, report: Path, width: int, scheme:
         "  const r = e.getBoundingClientRect();"
         "  return [e.tagName.toLowerCase(), r.width, r.height, e.naturalWidth ?? 1, r.right]; })"
     )
-    assert [size[0] for size in sizes].count("svg") == 4
-    assert [size[0] for size in sizes].count("img") == 2 * 4 + 2 * 3
+    assert [size[0] for size in sizes].count("svg") == 1 + 2 + 3  # groups, pairs, curves
+    assert [size[0] for size in sizes].count("img") == 2 * 4 + 2 * 3 + 2 * 2 * 3  # gallery, flips, looks
     for tag, wide, high, natural, right in sizes:
         assert wide > 20, tag
         assert high > 20, tag

@@ -73,20 +73,29 @@ def test_headline_and_numbers(page) -> None:
     text = Reader(render(page())).text
     assert "On clothes whose colour changed: plain training 56 % , guided 98 %" in text
     assert "Guidance came from 40 pairs" in text
-    assert "12.5 % in the worst group: garment, green" in text
+    assert "12.5 % in the worst group: garment, green (5.3–29.7)" in text
     assert "Training used 40 pairs for 12,000 images, or 0.3 %; 4 are shown." in text
 
 
 def test_results_table(page) -> None:
     assert rows(render(page()), "results") == {
-        "Average": ["1,230", "56.2 %", "97.5 %"],
+        "Average": ["1,230", "56.2 % 53.5–59.0", "97.5 % 96.4–98.2"],
         "Mean of groups": ["", "56.2 %", "97.5 %"],
-        "Worst group": ["", "12.5 %", "97.0 %"],
-        "garment, red": ["1,200", "100.0 %", "98.0 %"],
-        "garment, green": ["30", "12.5 %", "97.0 %"],
-        "Pair disagreement": ["", "75.0 %", "1.0 %"],
+        "Worst group": ["", "12.5 % 5.3–29.7", "97.0 % 83.3–99.4"],
+        "Gap, best to worst group": ["", "87.5 points 70.3–94.7", "1.0 points −1.6 to 14.7"],
+        "garment, red": ["1,200", "100.0 % 99.7–100.0", "98.0 % 97.0–98.7"],
+        "garment, green": ["30", "12.5 % 5.3–29.7", "97.0 % 83.3–99.4"],
+        "Pair disagreement": ["200", "75.0 % 68.6–80.5", "1.0 % 0.3–3.6"],
         "Training time": ["", "6.1 s", "1 min 5 s"],
     }
+
+
+def test_the_gap_of_equal_groups_is_zero_and_of_one_group_none(page, run) -> None:
+    groups = {name: {"accuracy": 0.5, "count": 10} for name in ("a", "b")}
+    equal = run(result={"metrics": {"groups": groups}}, pairs=None)
+    assert rows(render(page(runs=[equal])), "results")["Gap, best to worst group"] == ["", "0.0 points −37.3 to 37.3"]
+    alone = run(result={"metrics": {"groups": {"a": groups["a"], "b": None}}}, pairs=None)
+    assert rows(render(page(runs=[alone])), "results")["Gap, best to worst group"] == ["", "–"]
 
 
 def test_flips_say_who_changes_and_mark_wrong_answers(page) -> None:
@@ -160,6 +169,41 @@ def test_hostile_names_are_shown_and_do_nothing(page, run, image) -> None:
     assert HOSTILE in reader.text
 
 
+def test_without_group_labels_the_page_says_so_and_what_pairs_tell(page, run) -> None:
+    text = Reader(render(page(grouped=False))).text
+    assert "Accuracy by class" in text
+    assert "These images come without group labels" in text
+    assert "12.5 % in the worst class" in text
+    assert "What pairs alone can tell" in text
+    lonely = Reader(render(page(grouped=False, runs=[run(disagreement=None)], flips=[], looks=[]))).text
+    assert "Held-out pairs would tell what happens when it does not." in lonely
+    assert "What pairs alone can tell" not in lonely
+    assert "without group labels" not in Reader(render(page())).text
+
+
+def test_pair_disagreement_before_and_after(page) -> None:
+    made = render(page())
+    assert "When only the shortcut changes" in Reader(made).text
+    assert made.count('aria-label="Held-out pairs.') == 2
+    assert "Plain training (ERM): The answer changes 75.0" in made
+    assert "When only the shortcut changes" not in render(page(runs=[], flips=[], looks=[]))
+
+
+def test_looks_stand_side_by_side_with_a_legend(page) -> None:
+    made = render(page())
+    section = made[made.index('id="looks"') : made.index('id="made"')]
+    assert section.count("<img") == 2 * 2 * 3  # two pairs: the images, then two runs
+    assert 'alt="where plain training looks in image 2"' in section
+    assert "linear-gradient(to right, #" in section
+    assert "needs captum" not in made
+
+
+def test_without_captum_the_page_says_how_to_get_it(page) -> None:
+    made = render(page(looks=[], looks_install="pip install it"))
+    assert "This section needs captum: pip install it" in Reader(made).text.replace(" ,", ",")
+    assert 'id="looks"' not in render(page(looks=[]))
+
+
 EMPTY = PageData("Nothing yet", "", [], [], 0, 0, [], "", {})
 
 
@@ -170,7 +214,7 @@ def test_nothing_at_all() -> None:
 
 
 def test_one_run(page, run) -> None:
-    text = Reader(render(page(runs=[run("Plain training (ERM)", "reference")], flips=[]))).text
+    text = Reader(render(page(runs=[run("Plain training (ERM)", "reference")], flips=[], looks=[]))).text
     assert "On clothes whose colour changed: plain training 56 %" in text
     assert "Settings that differ" not in text
     assert "One image, two answers" not in text
@@ -195,7 +239,7 @@ def test_missing_metrics_are_dashes(page, run, missing: float | None) -> None:
         "groups": {"a": {"accuracy": missing, "count": 0}, "b": None},
     }
     epochs = [{"epoch": 1, "test": metrics, "pair_disagreement": missing, "train_pair_disagreement": missing}]
-    made = render(page(runs=[run(result={"metrics": metrics, "seconds": missing}, epochs=epochs)], flips=[]))
+    made = render(page(runs=[run(result={"metrics": metrics, "seconds": missing}, epochs=epochs, pairs=None)]))
     reader = Reader(made)
     assert {cells[1] for cells in rows(made, "results").values()} == {"–"}
     assert "<h1>On clothes whose colour changed</h1>" in made
@@ -217,8 +261,8 @@ def test_many_groups_and_runs(page, run) -> None:
         for i in range(7)
     ]
     made = render(page(runs=runs))
-    assert len(rows(made, "results")) == 25
-    assert made.count("<svg") == 2 + 3  # bars in two columns, three curves
+    assert len(rows(made, "results")) == 26
+    assert made.count("<svg") == 2 + 2 + 3  # bars in two columns, pairs, three curves
     reader = Reader(made)
     assert len(reader.ids) == len(set(reader.ids))
 

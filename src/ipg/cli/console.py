@@ -52,7 +52,7 @@ class ConsoleListener(Listener):
     def started(self, config: RunConfig, *, step: int, total: int) -> None:
         """Show the bar; say where a resumed run goes on."""
         self.trained, self._epochs = True, config.epochs
-        went = f": going on at iteration {step:,} of {total:,}" if step else ""
+        went = f", from iteration {step:,} of {total:,}" if step else ""
         self.console.print(f"{self.label}{went}", highlight=False, markup=False)
         self._bar.update(self._task, total=total, completed=step)
         self._bar.start()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ipg.evaluation.groups import predict
-from ipg.methods import method_class
+from ipg.data.table import ImageTable
 from ipg.notebook import Run
 from ipg.pairs.pairset import PairSet
+from ipg.report.attribution import INSTALL, available
+from ipg.report.looks import find_looks
 from ipg.report.page import Flip, PageData, RunView
-from ipg.training.device import autocast_dtype
+from ipg.report.pair_answers import answers, find_flips, in_turns
+from ipg.report.results import compared
 
 __all__ = ["page_data"]
 
@@ -22,9 +25,23 @@ NAMES = {
     "ipg": "Guided by pairs (IPG)",
     "joint": "Joint (no rescaling)",
     "continuous": "Continuous correction",
+    "groupdro": "Group DRO",
+    "rwg": "Reweighted groups (RWG)",
+    "subg": "Subsampled groups (SUBG)",
+    "pair_augmentation": "Pairs as images",
+    "pair_contrastive": "Pairs, contrastive",
+    "joint_weighted": "Joint, weighted",
+    "dair": "DAIR",
+    "lff": "Learning from failure (LfF)",
+    "vrex": "V-REx",
+    "irm": "IRM",
+    "fishr": "Fishr",
+    "coral": "CORAL",
+    "ridg": "Rationale invariance (RIDG)",
+    "cggd": "CGGD",
 }
 GALLERY = 24
-FLIPS = 8
+FLIPS = 9
 
 
 def page_data(
@@ -35,7 +52,7 @@ def page_data(
     Args:
         runs: finished runs on the same data.
         title: begins the headline; the page adds the accuracies before and after.
-        shortcut: one or two sentences on what the shortcut is.
+        shortcut: one or two sentences on what the shortcut is; its values, where not given.
         command: the command line that makes the page again, where there is one.
 
     Raises:
@@ -45,21 +62,22 @@ def page_data(
     if len(names) != 1:
         given = f"these runs are on different data sets ({', '.join(names)})" if names else "there are no runs"
         raise ValueError(f"{given}; a report is on runs of one data set")
+    table = runs[0].materials.table
     views = [_view(run, name) for run, name in zip(runs, _names(runs), strict=True)]
+    flips = _flips(runs, views)
     with_pairs = [run for run in runs if run.materials.pairs is not None]
     guided = min(with_pairs, key=lambda run: run.config.method != "ipg", default=None)  # the one compared, if there
     pairs = guided.materials.pairs if guided is not None else None
-    classes = runs[0].materials.table.classes
-    gallery = [] if pairs is None else _gallery(pairs, classes)
+    gallery = [] if pairs is None else _gallery(pairs, table.classes)
     result = runs[-1].result
     return PageData(
         title=title,
-        shortcut=shortcut,
+        shortcut=shortcut or _shortcut(table),
         runs=views,
         pairs=gallery,
         pair_count=len(pairs) if pairs is not None else 0,
-        train_count=len(runs[0].materials.table.indices("train")),
-        flips=_flips(runs, views),
+        train_count=len(table.indices("train")),
+        flips=flips,
         command=command,
         environment={
             **{name: str(version) for name, version in result["versions"].items()},
@@ -67,7 +85,18 @@ def page_data(
             "commit": str(result["commit"] or "unknown"),
             "date": str(result["date"]),
         },
+        grouped=len(table.attributes) > 1,
+        looks=find_looks({views[n].name: runs[n] for n in compared(views)}, flips) if available() else [],
+        looks_install="" if available() else INSTALL,
     )
+
+
+def _shortcut(table: ImageTable) -> str:
+    """What the shortcut is as far as the data says: its few values, or nothing."""
+    values = table.attributes
+    if not 1 < len(values) <= 6:
+        return ""
+    return f"What must not matter: {', '.join(values[:-1])} or {values[-1]}."
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
@@ -84,71 +113,31 @@ def _names(runs: Sequence[Run]) -> list[str]:
 def _view(run: Run, name: str) -> RunView:
     method = run.config.method
     role = "before" if method == "erm" else "after" if method == "ipg" else "reference"
-    return RunView(name, method, run.result["config"], run.epochs, run.result, role)  # type: ignore[arg-type]
+    result = {**run.result, "metrics": _named_by_class(run.result.get("metrics"), run.materials.table)}
+    return RunView(name, method, run.result["config"], run.epochs, result, role, answers(run))  # type: ignore[arg-type]
+
+
+def _named_by_class(metrics: Mapping[str, Any] | None, table: ImageTable) -> Mapping[str, Any] | None:
+    """Where all images are of one attribute, the groups of `metrics` by the name of the class alone."""
+    if not metrics or len(table.attributes) > 1:
+        return metrics
+    ending = f", {table.attributes[0]}"
+    return {
+        **metrics,
+        "groups": {name.removesuffix(ending): row for name, row in (metrics.get("groups") or {}).items()},
+    }
 
 
 def _gallery(pairs: PairSet, classes: Sequence[str]) -> list[tuple[Tensor, Tensor, str]]:
     """Some pairs, taking turns between the labels."""
-    rows = _in_turns(pairs.label.cpu(), torch.arange(len(pairs)), GALLERY)
+    rows = in_turns(pairs.label.cpu(), torch.arange(len(pairs)))[:GALLERY]
     return [(pairs.first[row].cpu(), pairs.second[row].cpu(), classes[int(pairs.label[row])]) for row in rows]
 
 
 def _flips(runs: Sequence[Run], views: Sequence[RunView]) -> list[Flip]:
-    """Held-out pairs on which plain training changes its mind and guided training is right about both members.
-
-    Runs whose held-out pairs are others (another seed, another number of them) have nothing to say of these.
-    """
+    """Held-out pairs on which plain training changes its mind and guided training is right about both members."""
     roles = [view.role for view in views]
     if "before" not in roles or "after" not in roles:
         return []
-    before, after = roles.index("before"), roles.index("after")
-    shown = runs[before].materials.held_out
-    if shown is None or not _measures_on(runs[after], shown):
-        return []
-    predictions = {n: _pair_predictions(run, shown) for n, run in enumerate(runs) if _measures_on(run, shown)}
-    label = shown.label.cpu()
-    flips = predictions[before][0] != predictions[before][1]
-    right = (predictions[after][0] == label) & (predictions[after][1] == label)
-    classes = runs[before].materials.table.classes
-
-    def named(classified: Tensor, row: int) -> str:
-        return classes[int(classified[row])]
-
-    return [
-        Flip(
-            shown.first[row].cpu(),
-            shown.second[row].cpu(),
-            classes[int(label[row])],
-            {views[n].name: (named(first, row), named(second, row)) for n, (first, second) in predictions.items()},
-        )
-        for row in _in_turns(label, torch.nonzero(flips & right).flatten(), FLIPS)
-    ]
-
-
-def _as_seen(run: Run, pairs: PairSet) -> PairSet:
-    """The pairs as the method of `run` sees them, on the CPU."""
-    return pairs.to("cpu").map(method_class(run.config.method).transform)
-
-
-def _measures_on(run: Run, shown: PairSet) -> bool:
-    """Whether the held-out pairs of `run` are those `shown`."""
-    own = run.materials.held_out
-    if own is None:
-        return False
-    seen = _as_seen(run, shown)
-    return all(torch.equal(a.cpu(), b) for a, b in ((own.first, seen.first), (own.second, seen.second)))
-
-
-def _pair_predictions(run: Run, shown: PairSet) -> tuple[Tensor, Tensor]:
-    """The classes that a run gives the first and the second members of the pairs."""
-    pairs = _as_seen(run, shown).to(next(run.model.parameters()).device)
-    autocast = autocast_dtype(run.config)
-    first, second = (predict(run.model, images, autocast=autocast).cpu() for images in (pairs.first, pairs.second))
-    return first, second
-
-
-def _in_turns(label: Tensor, rows: Tensor, count: int) -> list[int]:
-    """Up to `count` of `rows`, one of each label after the other."""
-    queues = [[row for row in rows.tolist() if int(label[row]) == value] for value in sorted(set(label.tolist()))]
-    turns = [queue[turn] for turn in range(count) for queue in queues if turn < len(queue)]
-    return turns[:count]
+    names = [view.name for view in views]
+    return find_flips(runs, names, roles.index("before"), roles.index("after"))[:FLIPS]

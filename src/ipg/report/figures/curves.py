@@ -1,0 +1,122 @@
+"""Accuracy and pair disagreement by epoch, as line plots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from ipg.report.figures.drawing import INK, MARKERS, MUTED, SERIES, TRACK, canvas, fit, style, to_svg
+from ipg.report.views import RunView, number, percent, series
+
+__all__ = ["Line", "Panel", "curves_data", "draw_curves"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One metric of one run, by epoch."""
+
+    run: str
+    series: str
+    epochs: tuple[int, ...]
+    values: tuple[float | None, ...]
+    selected: int | None
+    """The epoch whose model was kept."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One metric of all runs that have it."""
+
+    key: str
+    title: str
+    lines: tuple[Line, ...]
+
+
+def curves_data(runs: Sequence[RunView]) -> tuple[Panel, ...]:
+    """Average accuracy, worst-group accuracy and pair disagreement by epoch; a metric that no run has is left out.
+
+    Disagreement is that of held-out pairs; where no run has any, that of the training pairs, and the title says so.
+    """
+
+    def of_test(key: str) -> list[list[float | None]]:
+        return [[number((row.get("test") or {}).get(key)) for row in run.epochs] for run in runs]
+
+    def of_row(key: str) -> list[list[float | None]]:
+        return [[number(row.get(key)) for row in run.epochs] for run in runs]
+
+    def measured(columns: list[list[float | None]]) -> bool:
+        return any(value is not None for column in columns for value in column)
+
+    disagreement, pairs = of_row("pair_disagreement"), "Pair disagreement"
+    if not measured(disagreement):
+        disagreement, pairs = of_row("train_pair_disagreement"), "Disagreement of training pairs"
+    panels = []
+    for key, title, columns in (
+        ("average", "Average accuracy", of_test("average")),
+        ("worst_group", "Worst-group accuracy", of_test("worst_group")),
+        ("disagreement", pairs, disagreement),
+    ):
+        lines = []
+        for run, slot, values in zip(runs, series(runs), columns, strict=True):
+            if any(value is not None for value in values):
+                epochs = tuple(int(row.get("epoch", i)) for i, row in enumerate(run.epochs, start=1))
+                selected = number(run.result.get("selected_epoch"))
+                lines.append(Line(run.name, slot, epochs, tuple(values), None if selected is None else int(selected)))
+        if lines:
+            panels.append(Panel(key, title, tuple(lines)))
+    return tuple(panels)
+
+
+def draw_curves(data: Panel, *, width: int = 340, height: int = 250, legend: bool = True) -> str:
+    """One panel as a line plot over epochs; a ring marks the selected epoch, a gap a missing value."""
+    entries = list(data.lines) if legend else []
+    top, left, right, bottom = 44 + 22 * len(entries), 50, 12, 44  # pixels
+    height += 22 * len(entries)
+    with style():
+        figure, ground = canvas(width, height)
+        ground.text(0, 14, fit(data.title, width, 13, "bold"), color=INK, fontsize=13, fontweight="bold")
+        for i, line in enumerate(entries):
+            y = 36 + 22 * i
+            ground.plot([0, 18], [y, y], color=SERIES[line.series], linewidth=2, clip_on=False)
+            ground.plot([9], [y], color=SERIES[line.series], marker=MARKERS[line.series], markersize=6, clip_on=False)
+            ground.text(26, y + 4.5, fit(line.run, width - 26, 12), color=INK, fontsize=12)
+        axes = figure.add_axes(
+            (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
+        )
+        values = [value for line in data.lines for value in line.values if value is not None]
+        largest = max(values, default=1.0)
+        limit = 1.0 if largest > 0.5 or data.key != "disagreement" else max(0.01, 1.2 * largest)
+        for line in data.lines:
+            heights = [math.nan if value is None else value for value in line.values]
+            axes.plot(
+                line.epochs, heights, color=SERIES[line.series], linewidth=2, solid_capstyle="round", clip_on=False,
+                marker=MARKERS[line.series], markersize=6, markevery=-(-len(heights) // 16), zorder=3,
+            )  # fmt: skip
+            at = [i for i, epoch in enumerate(line.epochs) if epoch == line.selected and not math.isnan(heights[i])]
+            axes.plot(
+                [line.epochs[i] for i in at], [heights[i] for i in at], linestyle="", clip_on=False, zorder=4,
+                marker="o", markersize=13, markerfacecolor="none", markeredgecolor=SERIES[line.series],
+                markeredgewidth=1.4,
+            )  # fmt: skip
+        epochs = [epoch for line in data.lines for epoch in line.epochs]
+        alone = 0.5 if min(epochs) == max(epochs) else 0
+        axes.set_xlim(min(epochs) - alone, max(epochs) + alone)
+        axes.set_ylim(0, limit)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
+        digits = 0 if limit > 0.05 else 1
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.{digits}f}\N{NO-BREAK SPACE}%"))
+        axes.set_xlabel("Epoch", color=MUTED, fontsize=12, labelpad=6)
+        axes.tick_params(length=0, labelsize=12, labelcolor=MUTED, pad=8)
+        axes.grid(axis="y", color=TRACK, linewidth=1)
+        axes.patch.set_visible(False)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        ends = []
+        for line in data.lines:
+            known = [value for value in line.values if value is not None]
+            ends.append(f"{line.run} from {percent(known[0])} to {percent(known[-1])}")
+        return to_svg(figure, data.key, f"{data.title} by epoch. {'; '.join(ends)}.")

@@ -1,0 +1,163 @@
+"""What all figures share: colours, a canvas in pixels, text that fits, and SVG that takes the colours of its page."""
+
+from __future__ import annotations
+
+import io
+import re
+import unicodedata
+import warnings
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Rectangle
+from matplotlib.textpath import text_to_path
+
+__all__ = [
+    "INK", "MARKERS", "MUTED", "PAPER", "SERIES", "SVG", "THEME", "TRACK", "bar", "canvas", "clean", "fit", "restyled",
+    "root", "style", "text_width", "themed", "to_svg", "whisker",
+]  # fmt: skip
+
+INK, MUTED, TRACK, PAPER = "#1b1f24", "#5b6470", "#e8ebef", "#fbfbfa"
+SERIES = {
+    "before": "#c2540a",
+    "after": "#0069b4",
+    "other-1": "#00876a",
+    "other-2": "#b04a86",
+    "other-3": "#8a6d00",
+    "other-4": "#5f57b8",
+    "other-5": "#6b7280",
+    "other-6": "#3f8fb5",
+}
+"""Colours of the runs on a light ground, apart from each other also without red or green vision."""
+THEME = {INK: "ink", MUTED: "muted", TRACK: "track", PAPER: "paper"} | {colour: name for name, colour in SERIES.items()}
+"""Colour to the CSS variable that a page may set in its place."""
+MARKERS = {
+    "before": "o", "after": "s", "other-1": "^", "other-2": "D", "other-3": "v", "other-4": "P", "other-5": "X",
+    "other-6": "*",
+}  # fmt: skip
+SVG = "http://www.w3.org/2000/svg"
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Matplotlib as this module needs it, whatever the reader's settings; names with `$` or rare letters are fine."""
+    own = {"svg.fonttype": "none", "svg.hashsalt": "ipg", "text.parse_math": False, "font.family": "DejaVu Sans"}
+    with warnings.catch_warnings(), matplotlib.style.context(["default", own]):
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def canvas(width: int, height: int) -> tuple[Figure, Axes]:
+    """A figure of that many pixels, and axes over all of it whose unit is the pixel, y downwards."""
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+    figure.patch.set_visible(False)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(0, width)
+    axes.set_ylim(height, 0)
+    axes.set_axis_off()
+    return figure, axes
+
+
+def bar(axes: Axes, y: float, length: float, thickness: float, colour: str) -> None:
+    """A bar from the left edge."""
+    axes.add_patch(Rectangle((0, y), length, thickness, linewidth=0, color=colour, clip_on=False))
+
+
+def whisker(axes: Axes, y: float, low: float, high: float) -> None:
+    """An interval from `low` to `high`, on a rim that sets it off from the bar beneath."""
+    for colour, width in ((PAPER, 4.0), (INK, 1.5)):
+        axes.plot([low, high], [y, y], color=colour, linewidth=width, solid_capstyle="butt", clip_on=False)
+        for x in (low, high):
+            axes.plot([x, x], [y - 4, y + 4], color=colour, linewidth=width, solid_capstyle="butt", clip_on=False)
+
+
+def text_width(text: str, size: float, weight: str = "normal") -> float:
+    """Width of `text` in pixels, in a font wider than most."""
+    font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
+    return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]) if text else 0.0
+
+
+def clean(text: str) -> str:
+    """`text` on one line, without the characters that XML forbids."""
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(letter) in ("Cc", "Cs", "Cn") else letter
+        for letter in " ".join(text.split())
+    )
+
+
+def fit(text: str, room: float, size: float, weight: str = "normal") -> str:
+    """`text` on one line, cut to `room` pixels."""
+    text = clean(text)[:200]
+    if text_width(text, size, weight) <= room:
+        return text
+    while text and text_width(text + "…", size, weight) > room:
+        text = text[:-1]
+    return text.rstrip() + "…"
+
+
+def themed(colour: str) -> str:
+    """A colour of ours as CSS that a page may change."""
+    return f"var(--{THEME[colour]}, {colour})"
+
+
+def root(width: float, height: float, spoken: str) -> ET.Element:
+    """An empty SVG that scales with its surroundings."""
+    return ET.Element(
+        "svg",
+        {
+            "xmlns": SVG,
+            "viewBox": f"0 0 {width:g} {height:g}",
+            "width": f"{width:g}",
+            "height": f"{height:g}",
+            "font-family": "system-ui, sans-serif",
+            "stroke-linejoin": "round",
+            "role": "img",
+            "aria-label": clean(spoken),
+        },
+    )
+
+
+def to_svg(figure: Figure, name: str, spoken: str) -> str:
+    """The figure as SVG: themed colours, the page's font, ids that start with `name`."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    drawn = ET.fromstring(buffer.getvalue())
+    _, _, width, height = map(float, drawn.attrib["viewBox"].split())
+    page = root(width, height, spoken)
+    used = set(re.findall(r'(?:url\(#|href="#)([\w-]+)', buffer.getvalue()))
+    page.extend(drawn)
+    for parent in list(page.iter()):
+        for child in list(parent):
+            if child.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style"):  # a style would reach into the whole page
+                parent.remove(child)
+    for element in page.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+        if "id" in attributes and attributes["id"] in used:
+            attributes["id"] = f"{name}-{attributes['id']}"
+        else:
+            attributes.pop("id", None)
+        for key in ("href", "clip-path"):
+            if key in attributes:
+                attributes[key] = attributes[key].replace("#", f"#{name}-")
+        if "style" in attributes:
+            attributes["style"] = restyled(attributes["style"])
+        element.attrib.clear()
+        element.attrib.update(attributes)
+        if element.tag != "text":
+            element.text = None
+        element.tail = None
+    return ET.tostring(page, encoding="unicode")
+
+
+def restyled(style: str) -> str:
+    """A style of matplotlib's with themed colours and the page's font (one property before 3.10, several since)."""
+    style = re.sub(r"#[0-9a-f]{6}", lambda found: themed(found[0]) if found[0] in THEME else found[0], style)
+    style = re.sub(r"font-family: [^;]+", "font-family: inherit", style)
+    style = re.sub(r"font: (\d+) ([\d.]+px) [^;]+", r"font-weight: \1; font-size: \2; font-family: inherit", style)
+    return re.sub(r"font: ([\d.]+px) [^;]+", r"font-size: \1; font-family: inherit", style)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from ipg.report import figures
+from ipg.report.figures import Line, Panel
+
+NAN = float("nan")
+
+
+def words(svg: str) -> list[str]:
+    return [element.text or "" for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_curves_data(run) -> None:
+    average, worst, disagreement = figures.curves_data([run()])
+    assert average.title == "Average accuracy"
+    (line,) = average.lines
+    assert (line.run, line.series, line.epochs, line.selected) == ("Plain training (ERM)", "before", (1, 2, 3), 3)
+    assert line.values == pytest.approx((0.1, 0.2, 0.3))
+    assert worst.lines[0].values == (0.125,) * 3
+    assert disagreement.title == "Pair disagreement"
+    assert disagreement.lines[0].values == (0.75,) * 3
+
+
+def test_curves_data_without_held_out_pairs_takes_the_training_pairs_and_says_so(run) -> None:
+    panel = figures.curves_data([run(disagreement=None)])[-1]
+    assert panel.title == "Disagreement of training pairs"
+    assert panel.lines[0].values == (0.5,) * 3
+
+
+def test_curves_data_leaves_out_what_no_run_has(run) -> None:
+    rows = [{"epoch": 1, "test": {"average": NAN, "worst_group": 0.5}}, {"epoch": 2, "test": None}]
+    (panel,) = figures.curves_data([run(epochs=rows, result={}), run(epochs=[])])
+    assert panel == Panel(
+        "worst_group",
+        "Worst-group accuracy",
+        (Line("Plain training (ERM)", "before", (1, 2), (0.5, None), None),),
+    )
+    assert figures.curves_data([]) == ()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (Line("one epoch", "before", (1,), (0.5,), 1),),
+        (Line("a gap", "before", (1, 2, 3), (0.5, None, 0.7), 2),),
+        (Line("long", "after", tuple(range(1, 301)), (0.5,) * 300, 200), Line("short", "before", (1,), (0.0,), None)),
+    ],
+)
+def test_curves_are_drawn(lines: tuple[Line, ...]) -> None:
+    svg = figures.draw_curves(Panel("disagreement", "Pair disagreement", lines))
+    assert words(svg)[: 1 + len(lines)] == ["Pair disagreement", *(line.run for line in lines)]
+    assert "Epoch" in words(svg)
+    assert "nan" not in svg.lower()
