@@ -55,7 +55,7 @@ class RunConfig:
     """Train the head alone and keep the rest of the network as it is."""
 
     method: str = "ipg"
-    """Training method: erm, oracle, ipg, joint or continuous (`ipg methods` describes them)."""
+    """Training method: ipg, erm, groupdro, irm, … (`ipg methods` lists and describes them)."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """An option of the method's own, as NAME=VALUE; may be given several times (`ipg methods NAME` lists them)."""
 
@@ -101,7 +101,8 @@ class RunConfig:
     floor: float = 1e-3
     """The paper's epsilon: least length the task gradient is clipped to when the condition is met."""
     batch_norm: str = "train"
-    """BatchNorm statistics: train (updated by both batches) or eval (kept; advised for pretrained networks)."""
+    """BatchNorm statistics, of any method: train (updated by task and pair batches) or eval (kept; advised for
+    pretrained networks)."""
     distance: str = "rationale"
     """What pairs are compared in: rationale (the method), features or logits."""
     strict: bool = False

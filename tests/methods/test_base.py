@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import copy
+import math
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ipg.config import RunConfig
 from ipg.methods import METHODS, Method, Setup, method_class, parse_options
-from ipg.methods.base import option_defaults
+from ipg.methods.options import option, option_defaults
+from ipg.methods.space import Choice
+from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 
-GUIDED = ["ipg", "joint", "continuous"]
+GUIDED = ["ipg", "joint", "continuous", "joint_weighted", "cggd"]
+"""Methods that draw pairs at each k-th step."""
+ON_PAIRS = [*GUIDED, "pair_augmentation", "pair_contrastive"]
+"""All methods that need pairs."""
+ON_NUMBERS = [name for name in METHODS if name != "dair"]
+"""Methods that take the toy's numbers for images; test_dair.py has the same tests for one that wants colours."""
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -21,15 +31,15 @@ def test_names_and_summaries(name: str) -> None:
     kind = method_class(name)
     assert kind.name == name
     assert kind.summary.endswith(".")
-    assert ("pairs" in kind.needs) == (name in GUIDED)
+    assert ("pairs" in kind.needs) == (name in ON_PAIRS)
 
 
 def test_unknown_method() -> None:
-    with pytest.raises(ValueError, match="there is no method 'irm'; there are erm, oracle, ipg, joint, continuous"):
-        method_class("irm")
+    with pytest.raises(ValueError, match="there is no method 'irn'; there are erm, oracle, ipg, joint, continuous"):
+        method_class("irn")
 
 
-@pytest.mark.parametrize("name", GUIDED)
+@pytest.mark.parametrize("name", ON_PAIRS)
 def test_guided_methods_need_pairs(name: str, toy: Any) -> None:
     model = toy.network()
     setup = Setup(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss(), RunConfig(method=name))
@@ -69,6 +79,86 @@ def test_options_and_their_defaults() -> None:
     assert (options.order, options.loss) == ("task_first", "corrective")
 
 
+class Numbers(Method):
+    """A method with options of every kind of number."""
+
+    name = "numbers"
+
+    @dataclass(frozen=True)
+    class Options:
+        weight: float = option(1.0, least=0)
+        share: float = option(0.5, above=0, most=1)
+        steps: int = option(3, least=1)
+        sharp: bool = False
+
+
+def test_numbers_come_as_words_or_numbers() -> None:
+    options = parse_options(Numbers, {"weight": "2", "share": 1, "steps": "4.0", "sharp": "True"})
+    assert options == Numbers.Options(2.0, 1.0, 4, True)
+    assert [type(getattr(options, field.name)) for field in fields(options)] == [float, float, int, bool]
+    assert parse_options(Numbers, {}) == Numbers.Options(1.0, 0.5, 3, False)
+    assert option_defaults(Numbers) == {"weight": 1.0, "share": 0.5, "steps": 3, "sharp": False}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"weight": -1}, "option weight=-1: expected a number, at least 0"),
+        ({"weight": "heavy"}, "option weight='heavy': expected a number, at least 0"),
+        ({"weight": "nan"}, "option weight='nan': expected a number, at least 0"),
+        ({"weight": True}, "option weight=True: expected a number, at least 0"),
+        ({"share": 0}, "option share=0: expected a number, above 0, at most 1"),
+        ({"share": 1.5}, "option share=1.5: expected a number, above 0, at most 1"),
+        ({"steps": 2.5}, "option steps=2.5: expected a whole number, at least 1"),
+        ({"steps": None}, "option steps=None: expected a whole number, at least 1"),
+        ({"sharp": "perhaps"}, "option sharp='perhaps': expected true or false"),
+        (
+            {"share": 2, "weigth": 1},
+            "option share=2: expected a number, above 0, at most 1; "
+            "method 'numbers' has no option 'weigth'; did you mean weight?",
+        ),
+    ],
+)
+def test_numbers_out_of_range(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match="option") as caught:
+        parse_options(Numbers, given)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("need", "column", "message"),
+    [
+        ("environments", "environment", "needs training images of two environments or more, and these are of one"),
+        ("groups", "attribute", "needs training images whose attribute is known, and here all images have the same"),
+    ],
+)
+def test_what_the_table_must_have(need: str, column: str, message: str, toy: Any) -> None:
+    class Needing(Method):
+        name = "needing"
+        needs = frozenset({need})  # type: ignore[arg-type]
+
+    model = toy.network()
+    setup = Setup(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss(), RunConfig(), table=toy.table()
+    )
+    assert Needing(setup).setup is setup
+    without = replace(toy.table(), **{column: torch.zeros_like(toy.table().label)})
+    for table in (without, None):
+        with pytest.raises(ValueError, match=f"method 'needing' {message}"):
+            Needing(replace(setup, table=table))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_search_looks_at_what_there_is(name: str) -> None:
+    kind = method_class(name)
+    known = {field.name for field in fields(RunConfig)} | set(option_defaults(kind))
+    assert set(kind.space) <= known
+    for setting, values in kind.space.items():
+        ends = values.values if isinstance(values, Choice) else (values.low, values.high)
+        for value in ends if setting in option_defaults(kind) else ():
+            parse_options(kind, {setting: value})
+
+
 def test_a_method_must_say_how_to_step(toy: Any) -> None:
     class Empty(Method):
         name = "empty"
@@ -79,7 +169,7 @@ def test_a_method_must_say_how_to_step(toy: Any) -> None:
         Empty(setup).step(toy.batch(0))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ON_NUMBERS)
 def test_steps_report_scalars(name: str, toy: Any) -> None:
     values = toy.method(name, toy.network()).step(toy.batch(0))
     assert "task_loss" in values
@@ -88,7 +178,35 @@ def test_steps_report_scalars(name: str, toy: Any) -> None:
         assert not value.requires_grad
 
 
+@pytest.mark.parametrize("name", ON_NUMBERS)
+def test_no_step_waits_for_the_device(name: str, toy: Any, no_waiting: Any) -> None:
+    model = toy.network()
+    method = toy.method(name, model, optimizer=torch.optim.Adam(model.parameters(), lr=0.01, fused=True), every=2)
+    batches = [toy.batch(number) for number in range(4)]
+    with no_waiting:
+        for batch in batches:
+            method.step(batch)
+
+
+def test_a_planted_read_is_caught(toy: Any, no_waiting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for read in (Tensor.item, bool, float, Tensor.nonzero, Tensor.unique, lambda loss: loss[loss > 0]):
+        method = toy.method("erm", toy.network())
+        monkeypatch.setattr(Setup, "task_loss", lambda setup, batch, read=read: read(setup.losses(batch).sum()))
+        with pytest.raises(Exception, match=r"_local_scalar_dense|nonzero|_unique2|index") as caught, no_waiting:
+            method.step(toy.batch(0))
+        assert type(caught.value).__name__ == "WaitedError"
+
+
 @pytest.mark.parametrize("name", METHODS)
+def test_an_epoch_of_the_one_loop(name: str, one_epoch: Any) -> None:
+    outcome = one_epoch(name)
+    (row,) = outcome.rows
+    assert math.isfinite(row["train"]["task_loss"])
+    assert 0 <= row["test"]["worst_group"] <= row["test"]["average"] <= 1
+    assert not any(module._forward_hooks for module in outcome.model.modules())
+
+
+@pytest.mark.parametrize("name", ON_NUMBERS)
 def test_closing_leaves_no_hook(name: str, toy: Any) -> None:
     model = toy.network()
     method = toy.method(name, model)
@@ -112,9 +230,9 @@ def test_pairs_are_drawn_when_they_are_due(name: str, every: int, toy: Any, draw
     assert due == [number % every == 0 for number in range(7)]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_state_goes_on_exactly(name: str, toy: Any, drawn: Any) -> None:
-    """Stopped inside a cycle of `every`, with the relative margin measured before."""
+@pytest.mark.parametrize("name", ON_NUMBERS)
+def test_a_state_goes_on_exactly(name: str, toy: Any, drawn: Any, tmp_path: Path) -> None:
+    """Stopped inside a cycle of `every`, with the relative margin measured before, and read from a checkpoint."""
 
     def fresh() -> tuple[nn.Module, torch.optim.Optimizer, Method, Any]:
         model = toy.network()
@@ -129,7 +247,8 @@ def test_a_state_goes_on_exactly(name: str, toy: Any, drawn: Any) -> None:
     model2, optimizer2, method2, source2 = fresh()
     model2.load_state_dict(model.state_dict())
     optimizer2.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # it would share tensors
-    method2.load_state_dict(method.state_dict())
+    save_checkpoint(tmp_path / "state", method.state_dict())
+    method2.load_state_dict(load_checkpoint(tmp_path / "state"))
     source2.count = source.count
     for number in range(5, 11):
         one, other = method.step(toy.batch(number)), method2.step(toy.batch(number))

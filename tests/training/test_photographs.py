@@ -130,5 +130,18 @@ def test_plain_training_needs_no_pairs(config: RunConfig) -> None:
     made = gather(config.with_changes(method="erm", pairs=40))
     assert made.pairs is None
     assert made.held_out is None
-    with pytest.raises(ValueError, match=r"channels; make them with `ipg pairs build` and give their folder as --pairs"):
+    with pytest.raises(ValueError, match=r"channels; make them with `ipg pairs build` and give their folder"):
         gather(config.with_changes(pairs=40))
+
+
+@pytest.mark.parametrize("method", ["erm", "ipg", "groupdro"])
+def test_statistics_are_kept_by_every_method(config: RunConfig, method: str) -> None:
+    """Of a network with BatchNorm, whose `train()` would update them."""
+    given = config.with_changes(method=method, batch_norm="eval", epochs=1)
+    made = gather(given)
+    before = {name: value.clone() for name, value in made.model.state_dict().items() if "running" in name}
+    after = train(given, made).model.state_dict()
+    assert before
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    moved = train(given.with_changes(batch_norm="train"), gather(given)).model.state_dict()
+    assert not all(torch.equal(value, moved[name]) for name, value in before.items())

@@ -30,6 +30,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "joint": {"method": "joint", "every": 2},
     "joint sum": {"method": "joint", "options": {"order": "sum"}, "every": 2, "optimizer": "sgd"},
     "adamw": {"method": "ipg", "optimizer": "adamw", "weight_decay": 0.1, "warmup": 5},
+    "groupdro": {"method": "groupdro", "options": {"step_size": 1}},
+    "pair_contrastive": {"method": "pair_contrastive"},
+    "dair": {"method": "dair"},  # colours are drawn from the global generator
+    "lff": {"method": "lff"},  # a second network, its optimizer, a memory of losses
     "best epoch": {"method": "erm", "selection": "worst_group", "learning_rate": 0.05},
 }
 STEPS = 12  # 3 epochs of 4

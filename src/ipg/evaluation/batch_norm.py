@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ipg.evaluation.groups import evaluating
 
-__all__ = ["batch_norm_gap"]
+__all__ = ["batch_norm_gap", "keep_statistics"]
 
 MOST_IMAGES = 256
 """Images of each kind that are looked at: enough for means by channel."""
@@ -34,6 +34,13 @@ def batch_norm_gap(
         for (mean, _), (task_mean, variance) in zip(pairs, task, strict=True)
     ]
     return float(torch.stack(gaps).max()) if gaps else None
+
+
+def keep_statistics(model: nn.Module) -> None:
+    """Put the BatchNorm layers of `model` in eval mode: they use the statistics they have, and keep them."""
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            module.eval()
 
 
 def _some(images: Tensor) -> Tensor:

@@ -32,6 +32,20 @@ NAMES = {
     "ipg": "IPG",
     "joint": "Joint Optimization",
     "continuous": "Continuous Correction",
+    "groupdro": "GroupDRO",
+    "rwg": "RWG",
+    "subg": "SUBG",
+    "pair_augmentation": "Pair augmentation",
+    "pair_contrastive": "Pair-contrastive",
+    "joint_weighted": "Joint with weight",
+    "dair": "DAIR",
+    "lff": "LfF",
+    "vrex": "V-REx",
+    "irm": "IRM",
+    "fishr": "Fishr",
+    "coral": "CORAL",
+    "ridg": "RIDG",
+    "cggd": "CGGD",
 }
 """Methods as the tables call them; others by their own name."""
 PROTOCOLS = {"paper": "paper's settings", "tuned": "our settings", "bf16": "paper's settings in bf16, compiled"}
@@ -105,7 +119,7 @@ def _title(arm: Arm) -> str:
         return name
     count = arm.config["pairs"]
     pairs = f"{count:,} pairs" if isinstance(count, int) else f"pairs of {count}"
-    if arm.method == "joint":  # rescales nothing
+    if arm.method not in ("ipg", "continuous"):  # rescales nothing
         return f"{name}, {pairs}"
     settings = f"{pairs}, α {arm.config['alpha']:g}, every {arm.config['every']}"
     return f"{name}, {PROTOCOLS.get(arm.protocol, arm.protocol)}: {settings}"

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from ipg.methods.base import Method, Setup, parse_options
+from ipg.methods.base import Method, Setup
+from ipg.methods.cggd import Cggd
 from ipg.methods.continuous import Continuous
+from ipg.methods.coral import Coral
+from ipg.methods.dair import Dair
 from ipg.methods.erm import Erm
+from ipg.methods.fishr import Fishr
+from ipg.methods.groupdro import GroupDro
 from ipg.methods.ipg import Ipg
+from ipg.methods.irm import Irm
 from ipg.methods.joint import Joint
+from ipg.methods.lff import Lff
+from ipg.methods.options import parse_options
 from ipg.methods.oracle import Oracle
+from ipg.methods.pair_augmentation import PairAugmentation
+from ipg.methods.pair_contrastive import PairContrastive
+from ipg.methods.ridg import Ridg
+from ipg.methods.rwg import Rwg
+from ipg.methods.subg import Subg
+from ipg.methods.vrex import Vrex
+from ipg.methods.weighted_joint import WeightedJoint
 
 __all__ = ["METHODS", "Method", "Setup", "method_class", "parse_options"]
 
@@ -17,6 +32,20 @@ METHODS: dict[str, type[Method]] = {
     "ipg": Ipg,
     "joint": Joint,
     "continuous": Continuous,
+    "groupdro": GroupDro,
+    "rwg": Rwg,
+    "subg": Subg,
+    "pair_augmentation": PairAugmentation,
+    "pair_contrastive": PairContrastive,
+    "joint_weighted": WeightedJoint,
+    "dair": Dair,
+    "lff": Lff,
+    "vrex": Vrex,
+    "irm": Irm,
+    "fishr": Fishr,
+    "coral": Coral,
+    "ridg": Ridg,
+    "cggd": Cggd,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -16,6 +16,7 @@ from ipg.data.table import ImageTable
 from ipg.evaluation.groups import logits_of
 from ipg.guidance import DrawsPairs
 from ipg.methods.options import parse_options
+from ipg.methods.space import Range
 from ipg.rationale import full_precision
 
 __all__ = ["NEEDS", "Method", "Need", "NoOptions", "Setup"]
@@ -42,6 +43,8 @@ class Setup:
     autocast: torch.dtype | None = None
     table: ImageTable | None = None
     """The training images, for methods that look at what there is before they begin."""
+    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
+    """Makes an optimizer like the run's own, for methods that train a second network."""
 
     def logits(self, images: Tensor) -> Tensor:
         """What the network says of `images`, (B, K), in single precision or better."""
@@ -74,6 +77,8 @@ class Method:
     summary: ClassVar[str]
     needs: ClassVar[frozenset[Need]] = frozenset()
     Options: ClassVar[type] = NoOptions
+    space: ClassVar[Mapping[str, Range]] = {}
+    """What a search may try, by the name of an option or of a setting of the run."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 __all__ = ["means_by"]
 
@@ -16,7 +15,7 @@ def means_by(values: Tensor, key: Tensor, parts: int) -> tuple[Tensor, Tensor]:
         Means (parts, …), 0 where there is no row, and counts (parts,). Sums are a matrix product, so that they come
         out the same every time on a GPU, too.
     """
-    member = F.one_hot(key, parts).to(values.dtype)  # (B, parts)
+    member = (key[:, None] == torch.arange(parts, device=key.device)).to(values.dtype)  # (B, parts)
     counts = member.sum(dim=0)
     flat = values.reshape(len(values), -1)
     sums = torch.einsum("bp,bv->pv", member, flat)

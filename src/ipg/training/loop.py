@@ -27,7 +27,7 @@ from ipg.config import RunConfig
 from ipg.data.augment import Augmentation
 from ipg.data.batches import Batches
 from ipg.data.table import ImageTable
-from ipg.evaluation.batch_norm import batch_norm_gap
+from ipg.evaluation.batch_norm import batch_norm_gap, keep_statistics
 from ipg.evaluation.groups import group_metrics
 from ipg.evaluation.pairs import pair_disagreement
 from ipg.evaluation.selection import select
@@ -265,6 +265,8 @@ class Training:
             listener.started(self.config, step=self.progress.step, total=self.total)
         self._clock = self._last_look = self._last_save = time.perf_counter()
         self.model.train()
+        if self.config.batch_norm == "eval":
+            keep_statistics(self.model)
         while self.progress.step < self.total:
             epoch, start = divmod(self.progress.step, len(self.batches))
             for rows in self.batches.rows(epoch, start=start):

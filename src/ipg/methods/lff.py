@@ -1,0 +1,135 @@
+"""Learning from Failure: a second network is made to lean on the shortcut, and what it fails at counts more.
+
+Nam, Cha, Ahn, Lee and Shin, "Learning from Failure: Training Debiased Classifier from Biased Classifier", NeurIPS 2020,
+Algorithm 1. The biased network B learns by generalised cross-entropy, which prefers what is easy, the debiased one D by
+a weight for each image:
+
+    L_B = 1/n Σ_i q p_B(y_i|x_i)^q · CE_B(i),    q p^q held constant
+    L_D = 1/n Σ_i w_i · CE_D(i),    w_i = l_B(i) / (l_B(i) + l_D(i) + 1e-8)
+
+where l(i) is the moving average of an image's loss (0.7 of the old, 0.3 of the new; the first as it is), divided by the
+largest of its class. D is the network of the run; B is thrown away.
+
+Differs from the paper: B starts from weights of its own drawn from the seed; of a pretrained network that is the head
+alone. No layer is frozen, as the authors' loader does with ResNet. Losses are not weighted by class.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ipg.collectives import find_peers
+from ipg.data.batches import Batch
+from ipg.methods.base import Method, Setup
+from ipg.methods.optimizers import load_optimizer
+from ipg.methods.options import option
+from ipg.methods.space import Choice, Range
+from ipg.rationale import find_head, unwrap
+from ipg.seeds import derive_seed
+
+__all__ = ["Lff"]
+
+
+@dataclass(frozen=True)
+class LffOptions:
+    """How strongly the biased network prefers what is easy, and how long losses are remembered."""
+
+    amplification: float = option(0.7, above=0, most=1)
+    memory: float = option(0.7, least=0, most=1)
+
+
+class Lff(Method):
+    """Two networks: one fails where the shortcut does, the other learns from that."""
+
+    name: ClassVar[str] = "lff"
+    summary: ClassVar[str] = "Learning from Failure: images that a biased second network fails at count more."
+    Options: ClassVar[type] = LffOptions
+    space: ClassVar[Mapping[str, Range]] = {"amplification": Choice((0.3, 0.5, 0.7, 0.9))}
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        if setup.make_optimizer is None or setup.table is None:
+            raise ValueError("lff trains a second network: its Setup needs make_optimizer and table")
+        if find_peers(setup.model, "auto").size > 1:
+            raise ValueError("lff remembers the loss of every image in one process: train it without torchrun")
+        self.biased = replace(setup, model=_second(setup))
+        self.biased_optimizer = setup.make_optimizer(self.biased.model)
+        self.label, classes = setup.table.label, setup.table.num_classes
+        parameter = next(setup.model.parameters())
+        self.memory = parameter.new_zeros(2, len(self.label), requires_grad=False)  # (2, N); of B, of D
+        self.seen = torch.zeros_like(self.label, dtype=torch.bool)  # (N,)
+        self._none = self.memory.new_zeros(2, classes)
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        """One gradient step of each network."""
+        setup, q = self.setup, cast(LffOptions, self.options).amplification
+        self._follow_rate()
+        for optimizer in (setup.optimizer, self.biased_optimizer):
+            optimizer.zero_grad()
+        easy, hard = (
+            F.cross_entropy(each.logits(batch.image), batch.label, reduction="none") for each in (self.biased, setup)
+        )
+        weight = self._weight(torch.stack([easy, hard]).detach(), batch)
+        biased_loss = (q * torch.exp(-q * easy.detach()) * easy).mean()  # p = exp(−CE)
+        loss = (weight * hard).mean()
+        (biased_loss + loss).backward()  # type: ignore[no-untyped-call]
+        for optimizer in (setup.optimizer, self.biased_optimizer):
+            optimizer.step()
+        return {"task_loss": loss.detach(), "biased_loss": easy.detach().mean(), "weight": weight.mean()}
+
+    def _weight(self, losses: Tensor, batch: Batch) -> Tensor:
+        """w (B,) from the losses (2, B) of both networks, which are remembered."""
+        keep, rows = cast(LffOptions, self.options).memory, batch.row
+        mean = torch.where(self.seen[rows], keep * self.memory[:, rows] + (1 - keep) * losses, losses)
+        self.memory.index_copy_(1, rows, mean)
+        self.seen.index_fill_(0, rows, True)
+        largest = self._none.scatter_reduce(1, self.label.expand(2, -1), self.memory, "amax")  # (2, K)
+        relative = mean / largest[:, batch.label].clamp_min(torch.finfo(mean.dtype).tiny)  # (2, B)
+        return relative[0] / (relative.sum(dim=0) + 1e-8)
+
+    def _follow_rate(self) -> None:
+        """Give the second optimizer the rate that the loop has set for the first."""
+        groups = zip(self.biased_optimizer.param_groups, self.setup.optimizer.param_groups, strict=True)
+        for own, group in groups:
+            if isinstance(own["lr"], Tensor):
+                own["lr"].copy_(group["lr"])  # in place: captured graphs read it there
+            else:
+                own["lr"] = group["lr"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The second network with its optimizer, and the losses that are remembered."""
+        return {
+            "model": {name: value.clone() for name, value in self.biased.model.state_dict().items()},
+            "optimizer": copy.deepcopy(self.biased_optimizer.state_dict()),
+            "memory": self.memory.clone(),
+            "seen": self.seen.clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self.biased.model.load_state_dict(state["model"])
+        load_optimizer(self.biased_optimizer, copy.deepcopy(state["optimizer"]))
+        self.memory.copy_(state["memory"])
+        self.seen.copy_(state["seen"])
+
+
+def _second(setup: Setup) -> nn.Module:
+    """A network like the run's with fresh weights, drawn on the CPU; a pretrained one keeps all but its head."""
+    model = copy.deepcopy(unwrap(setup.model))
+    device = next(model.parameters()).device
+    pretrained = setup.config.weights is not None or setup.config.start is not None
+    fresh = [find_head(model)] if pretrained else list(model.modules())
+    model.cpu()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(setup.config.seed, "biased network"))
+        for module in fresh:
+            if callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
+    return model.to(device).train()

@@ -1,0 +1,24 @@
+"""Optimizers of the one loop, taken up again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["load_optimizer"]
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Go on from a state whose tensors are on the CPU and contiguous, keeping what captured graphs and fused kernels
+    rely on: the rate's own tensor, and states in the layout of their parameters.
+    """
+    rates = [group["lr"] for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate  # its value is set before every step
+    for parameter, entry in optimizer.state.items():
+        for name, value in entry.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                entry[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
