@@ -178,7 +178,7 @@ def test_a_full_disk_loses_nothing(ipg, refused, bars: list[str], tmp_path: Path
     assert not list((tmp_path / "run").glob(".*"))
     resumed = ipg(*line)
     assert resumed.code == 0
-    assert "going on at iteration 8 of 12" in resumed.out
+    assert ", from iteration 8 of 12" in resumed.out
 
 
 # -- folders ------------------------------------------------------------------------------------------------------
