@@ -39,6 +39,7 @@ NAMES = {
     "pair_contrastive": "Pair-contrastive",
     "joint_weighted": "Joint with weight",
     "dair": "DAIR",
+    "jtt": "JTT",
     "lff": "LfF",
     "vrex": "V-REx",
     "irm": "IRM",

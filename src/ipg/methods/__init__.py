@@ -13,6 +13,7 @@ from ipg.methods.groupdro import GroupDro
 from ipg.methods.ipg import Ipg
 from ipg.methods.irm import Irm
 from ipg.methods.joint import Joint
+from ipg.methods.jtt import Jtt
 from ipg.methods.lff import Lff
 from ipg.methods.options import parse_options
 from ipg.methods.oracle import Oracle
@@ -39,6 +40,7 @@ METHODS: dict[str, type[Method]] = {
     "pair_contrastive": PairContrastive,
     "joint_weighted": WeightedJoint,
     "dair": Dair,
+    "jtt": Jtt,
     "lff": Lff,
     "vrex": Vrex,
     "irm": Irm,

@@ -115,6 +115,17 @@ class Method:
         del table, options, seed
         return Sampling()
 
+    @classmethod
+    def first_stage(cls, config: RunConfig) -> RunConfig | None:
+        """The run that comes before this one, on the same images with a network of its own; none by default."""
+        del config
+        return None
+
+    @classmethod
+    def learn(cls, first: nn.Module, table: ImageTable, options: Any, *, autocast: torch.dtype | None) -> Sampling:
+        """Which training images a pass draws, from what the network of the first stage makes of them."""
+        raise TypeError(f"{cls.__name__} has a first stage and does not say what it learns from it")
+
     @property
     def due(self) -> bool:
         """Whether the next step draws pairs; known without asking the device."""

@@ -32,6 +32,7 @@ NAMES = {
     "pair_contrastive": "Pairs, contrastive",
     "joint_weighted": "Joint, weighted",
     "dair": "DAIR",
+    "jtt": "Just Train Twice (JTT)",
     "lff": "Learning from failure (LfF)",
     "vrex": "V-REx",
     "irm": "IRM",

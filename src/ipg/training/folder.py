@@ -17,11 +17,15 @@ from torch import Tensor
 from ipg.files import leftovers, write_json, write_jsonl, write_text
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 
-__all__ = ["FolderError", "RunFolder"]
+__all__ = ["FIRST_STAGE", "FolderError", "RunFolder"]
 
 
 class FolderError(ValueError):
     """A folder that does not belong to this run, or is in use."""
+
+
+FIRST_STAGE = "first_stage"
+"""The folder inside a run's own in which the run that comes before it lives."""
 
 
 class RunFolder:
@@ -66,7 +70,13 @@ class RunFolder:
     def _check(self, identity: Mapping[str, Mapping[str, Any]]) -> bool:
         """Whether the folder still has to be told which run it holds; FolderError where that is another one."""
         if not self.config.exists():
-            own = {"lock", "report.html", self.failure.name, *(leftover.name for leftover in self._leftovers())}
+            own = {
+                "lock",
+                "report.html",
+                FIRST_STAGE,
+                self.failure.name,
+                *(leftover.name for leftover in self._leftovers()),
+            }
             if strangers := [entry.name for entry in self.path.iterdir() if entry.name not in own]:
                 raise FolderError(
                     f"{self.path} is not empty and not a run folder (it holds {strangers[0]}); name another"

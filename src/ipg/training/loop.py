@@ -11,11 +11,12 @@ a CPU; on a GPU only deterministic kernels can promise it.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -49,7 +50,7 @@ from ipg.training.device import (
 )
 from ipg.training.distributed import Team
 from ipg.training.engine import compile_model, compiling, lay_out, resolve
-from ipg.training.folder import RunFolder
+from ipg.training.folder import FIRST_STAGE, RunFolder
 from ipg.training.interrupt import Interrupted, StopRequest, stop_on_signals
 from ipg.training.listeners import Listener
 from ipg.training.materials import Materials
@@ -122,9 +123,10 @@ def train(
         stack.enter_context(numerics(config, device))
         identity, origin = _identity(config, materials, device)
         team.check_same("settings or data", identity)
+        first = _first_stage(config, materials, folder)
         listeners = listeners if team.leads else ()
         placed = materials.to(device, resident=config.resident)
-        run = Training(config, placed, device, listeners, evaluate_on, team)  # before the folder: may refuse
+        run = Training(config, placed, device, listeners, evaluate_on, team, first)  # before the folder: may refuse
         stack.callback(run.method.close)
         if folder is not None:
             home = run.home = RunFolder(folder)
@@ -132,6 +134,15 @@ def train(
             if (found := team.first(home.finished)) is not None:
                 return run.read_back(*found)
         return run.go(stack.enter_context(stop_on_signals()))
+
+
+def _first_stage(config: RunConfig, materials: Materials, folder: Path | None) -> nn.Module | None:
+    """The network of the run that comes before, trained in a folder inside the run's own; None where there is none."""
+    before = method_class(config.method).first_stage(config)
+    if before is None:
+        return None
+    own = replace(materials, model=copy.deepcopy(materials.model), pairs=None, held_out=None)
+    return train(before, own, folder=None if folder is None else folder / FIRST_STAGE, evaluate_on=()).model
 
 
 def _identity(config: RunConfig, materials: Materials, device: torch.device) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -178,6 +189,7 @@ class Training:
         listeners: Sequence[Listener],
         evaluate_on: Sequence[str] | None,
         team: Team,
+        first: nn.Module | None = None,
     ) -> None:
         self.config, self.device, self.listeners, self.team = config, device, listeners, team
         self.home: RunFolder | None = None
@@ -196,9 +208,11 @@ class Training:
         self.optimizer = _optimizer(self.model, config, device)
         compile = config.engine == "compiled"
         views = Augmentation(config.crop, config.flip)
-        sampling = kind.sampling(
-            train_table, parse_options(kind, config.options), seed=derive_seed(config.seed, "sampling")
-        )
+        options = parse_options(kind, config.options)
+        if first is not None:
+            sampling = kind.learn(first, train_table, options, autocast=self.autocast)
+        else:
+            sampling = kind.sampling(train_table, options, seed=derive_seed(config.seed, "sampling"))
         self.batches = Batches(
             train_table,
             config.batch,

@@ -1,0 +1,111 @@
+"""Just Train Twice: what the first stage gets wrong is repeated in the second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ipg.config import RunConfig
+from ipg.data.table import ImageTable
+from ipg.methods.jtt import Jtt, JttOptions
+from ipg.training import loop
+from ipg.training.interrupt import Interrupted
+from ipg.training.loop import train
+from ipg.training.materials import gather
+
+
+class Says(nn.Module):
+    """Predicts what it was told, whatever the images."""
+
+    def __init__(self, answers: Tensor) -> None:
+        super().__init__()
+        self.answers, self.place = answers, 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        part = self.answers[self.place : self.place + len(images)]
+        self.place += len(images)
+        return torch.eye(2)[part]
+
+
+@pytest.fixture
+def table(make_table: Callable[..., ImageTable]) -> ImageTable:
+    return make_table(train=40, validation=20, test=20)
+
+
+@pytest.fixture
+def config() -> RunConfig:
+    return RunConfig(method="jtt", epochs=2, batch=16, device="cpu", held_out_pairs=0, selection="last")
+
+
+def state(model: nn.Module) -> dict[str, Any]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_errors_come_lambda_times_more(table: ImageTable) -> None:
+    part = table.part("train")
+    answers = part.label.clone()
+    answers[[3, 11]] = 1 - answers[[3, 11]]
+    rows = Jtt.learn(Says(answers), part, JttOptions(copies=5), autocast=None).rows
+    assert rows is not None
+    counts = torch.bincount(rows, minlength=len(part))
+    assert counts[[3, 11]].tolist() == [6, 6]
+    assert counts.sum().item() == len(part) + 10
+    assert (counts >= 1).all()
+
+
+def test_without_copies_it_is_plain_training(config: RunConfig, table: ImageTable) -> None:
+    jtt = config.with_changes(options={"copies": 0})
+    erm = config.with_changes(method="erm")
+    one, other = (train(each, gather(each, table=table)) for each in (jtt, erm))
+    assert same(state(one.model), state(other.model))
+
+
+def test_copies_make_passes_longer_and_another_model(config: RunConfig, table: ImageTable) -> None:
+    short = config.with_changes(learning_rate=1e-5)  # so that the first stage learns nothing
+    one = train(short, gather(short, table=table))
+    plain = short.with_changes(method="erm")
+    other = train(plain, gather(plain, table=table))
+    assert one.rows[-1]["step"] > other.rows[-1]["step"]
+    assert not same(state(one.model), state(other.model))
+
+
+def test_a_stop_in_either_stage_changes_nothing(
+    config: RunConfig, table: ImageTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = state(train(config, gather(config, table=table)).model)
+    between: Callable[..., None] = loop.Training._between_steps
+    seen: list[str] = []
+
+    def stopping(self: loop.Training, request: object) -> None:
+        between(self, request)
+        if self.progress.step == 2 and self.config.method not in seen:
+            seen.append(self.config.method)
+            self._save()
+            raise Interrupted
+
+    monkeypatch.setattr(loop.Training, "_between_steps", stopping)
+    for _ in range(2):
+        with pytest.raises(Interrupted):
+            train(config, gather(config, table=table), folder=tmp_path / "run")
+    assert seen == ["erm", "jtt"]
+    outcome = train(config, gather(config, table=table), folder=tmp_path / "run")
+    assert same(state(outcome.model), expected)
+    assert (tmp_path / "run" / "first_stage" / "done").exists()
+    again = train(config, gather(config, table=table), folder=tmp_path / "run")
+    assert same(state(again.model), expected)
+
+
+@pytest.mark.parametrize(("name", "value"), [("first_epochs", 0), ("copies", -1), ("copies", 1.5)])
+def test_options_out_of_range(config: RunConfig, table: ImageTable, name: str, value: float) -> None:
+    given = config.with_changes(options={name: value})
+    with pytest.raises(ValueError, match=f"option {name}={value!r}: expected a whole number, at least"):
+        train(given, gather(given, table=table))
