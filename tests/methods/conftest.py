@@ -81,7 +81,8 @@ class Toy:
         pairs = settings.pop("pairs_from", None) or Drawn(self)
         table = settings.pop("table", None) or self.table()
         config = RunConfig(method=name, **{"every": 1, "margin": "0.7", **settings})
-        return method_class(name)(Setup(model, optimizer, criterion, config, pairs, None, table, _like(optimizer)))
+        setup = Setup(model, optimizer, criterion, config, pairs, None, table, _like(optimizer), table)
+        return method_class(name)(setup)
 
 
 def _like(optimizer: torch.optim.Optimizer) -> Callable[[nn.Module], torch.optim.Optimizer]:

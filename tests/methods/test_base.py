@@ -200,7 +200,8 @@ def test_a_planted_read_is_caught(toy: Any, no_waiting: Any, monkeypatch: pytest
 @pytest.mark.parametrize("name", METHODS)
 def test_an_epoch_of_the_one_loop(name: str, one_epoch: Any) -> None:
     outcome = one_epoch(name)
-    (row,) = outcome.rows
+    row, *refitted = outcome.rows
+    assert len(refitted) == method_class(name).refits
     assert math.isfinite(row["train"]["task_loss"])
     assert 0 <= row["test"]["worst_group"] <= row["test"]["average"] <= 1
     assert not any(module._forward_hooks for module in outcome.model.modules())

@@ -40,6 +40,7 @@ NAMES = {
     "joint_weighted": "Joint with weight",
     "dair": "DAIR",
     "jtt": "JTT",
+    "dfr": "DFR",
     "lff": "LfF",
     "vrex": "V-REx",
     "irm": "IRM",

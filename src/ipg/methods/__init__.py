@@ -7,6 +7,7 @@ from ipg.methods.cggd import Cggd
 from ipg.methods.continuous import Continuous
 from ipg.methods.coral import Coral
 from ipg.methods.dair import Dair
+from ipg.methods.dfr import Dfr
 from ipg.methods.erm import Erm
 from ipg.methods.fishr import Fishr
 from ipg.methods.groupdro import GroupDro
@@ -41,6 +42,7 @@ METHODS: dict[str, type[Method]] = {
     "joint_weighted": WeightedJoint,
     "dair": Dair,
     "jtt": Jtt,
+    "dfr": Dfr,
     "lff": Lff,
     "vrex": Vrex,
     "irm": Irm,

@@ -21,12 +21,13 @@ from ipg.rationale import full_precision
 
 __all__ = ["NEEDS", "Method", "Need", "NoOptions", "Setup"]
 
-Need = Literal["pairs", "environments", "groups"]
+Need = Literal["pairs", "environments", "groups", "validation groups"]
 
 NEEDS: dict[Need, str] = {
     "pairs": "invariance pairs",
     "environments": "training images of two environments or more",
     "groups": "training images whose attribute is known",
+    "validation groups": "validation images whose attribute is known",
 }
 """What a method may need of the training data, in words."""
 
@@ -45,6 +46,8 @@ class Setup:
     """The training images, for methods that look at what there is before they begin."""
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
     """Makes an optimizer like the run's own, for methods that train a second network."""
+    validation: ImageTable | None = None
+    """The validation images, for methods that are fitted to them."""
 
     def logits(self, images: Tensor) -> Tensor:
         """What the network says of `images`, (B, K), in single precision or better."""
@@ -77,6 +80,8 @@ class Method:
     summary: ClassVar[str]
     needs: ClassVar[frozenset[Need]] = frozenset()
     Options: ClassVar[type] = NoOptions
+    refits: ClassVar[bool] = False
+    """Whether `refit` changes the network once training is over."""
     space: ClassVar[Mapping[str, Range]] = {}
     """What a search may try, by the name of an option or of a setting of the run."""
 
@@ -88,21 +93,21 @@ class Method:
                 f"method {self.name!r} is guided by pairs and there are none: give --pairs a number above 0, or "
                 f"train with --method erm"
             )
-        if "environments" in self.needs and self._count("environment") < 2:
+        if "environments" in self.needs and _values(setup.table, "environment") < 2:
             raise ValueError(
                 f"method {self.name!r} needs {NEEDS['environments']}, and these are of one: take a method that needs "
                 f"none (`ipg methods`), or data such as colored_mnist"
             )
-        if "groups" in self.needs and self._count("attribute") < 2:
+        if "groups" in self.needs and _values(setup.table, "attribute") < 2:
             raise ValueError(
                 f"method {self.name!r} needs {NEEDS['groups']}, and here all images have the same or none: give the "
                 f"table a column attribute, or take a method that needs none (`ipg methods`)"
             )
-
-    def _count(self, column: str) -> int:
-        """How many values a column of the training table has."""
-        table = self.setup.table
-        return 0 if table is None else len(getattr(table, column).unique())
+        if "validation groups" in self.needs and _values(setup.validation, "attribute") < 2:
+            raise ValueError(
+                f"method {self.name!r} needs {NEEDS['validation groups']}, and there are none: give the table a column "
+                f"attribute and a split validation, or take a method that needs neither (`ipg methods`)"
+            )
 
     @staticmethod
     def transform(images: Tensor) -> Tensor:
@@ -144,6 +149,10 @@ class Method:
         """One iteration, updates included; returns scalars on the device, to be averaged over the epoch."""
         raise TypeError(f"{type(self).__name__} does not say how to step")
 
+    def refit(self, model: nn.Module, validation: ImageTable) -> None:
+        """Change the network of the kept epoch once training is over; the result is what the run ends with."""
+        raise TypeError(f"{type(self).__name__} does not say how to refit")
+
     def check(self) -> None:
         """Raise if training has gone wrong; called when somebody logs, may wait for the device."""
 
@@ -157,3 +166,8 @@ class Method:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`."""
         del state
+
+
+def _values(table: ImageTable | None, column: str) -> int:
+    """How many values a column has; none where there is no table."""
+    return 0 if table is None else len(getattr(table, column).unique())

@@ -33,6 +33,7 @@ NAMES = {
     "joint_weighted": "Joint, weighted",
     "dair": "DAIR",
     "jtt": "Just Train Twice (JTT)",
+    "dfr": "Deep feature reweighting (DFR)",
     "lff": "Learning from failure (LfF)",
     "vrex": "V-REx",
     "irm": "IRM",

@@ -201,6 +201,9 @@ class Training:
         elif "train" in evaluate_on:
             raise ValueError("evaluate_on names the train split, whose images are not evaluated")
         self.parts = {split: table.part(split) for split in evaluate_on}
+        self.validation = table.part("validation") if "validation" in table.splits else None
+        if self.validation is not None and len(self.validation) == 0:
+            self.validation = None
         self.pairs, self.held_out = materials.pairs, materials.held_out
         self._check_selection()
         self.autocast = autocast_dtype(config)
@@ -239,8 +242,9 @@ class Training:
             config,
             feed,
             self.autocast,
-            train_table,
-            lambda network: _optimizer(network, config, device),
+            table=train_table,
+            make_optimizer=lambda network: _optimizer(network, config, device),
+            validation=self.validation,
         )
         self.method: Method = kind(setup)
         self.sampler = sampler
@@ -291,7 +295,20 @@ class Training:
             self._end_epoch(epoch + 1)
             if any(self.team.agree(request.made)) and self.progress.step < self.total:
                 self._stop()
+        if self.validation is not None and self.method.refits and len(self.progress.rows) == self.config.epochs:
+            self._refit(self.validation)
         return self._finish()
+
+    def _refit(self, validation: ImageTable) -> None:
+        """Let the method change the kept network; one more row tells what it is worth, and is the one that is kept."""
+        self.model.load_state_dict(self.progress.kept)
+        self.method.refit(self.model, validation)
+        self._end_epoch(self.config.epochs + 1)
+
+    def _selected(self) -> int:
+        """The row whose network is kept: the rule's choice, or the one after a refit."""
+        rows = self.progress.rows
+        return len(rows) - 1 if len(rows) > self.config.epochs else select(self.config.selection, rows)
 
     def _between_steps(self, request: StopRequest) -> None:
         now = time.perf_counter()
@@ -347,7 +364,7 @@ class Training:
         self._tick()
         row["seconds"] = round(self.progress.seconds, 3)
         self.progress.rows.append(row)
-        if select(self.config.selection, self.progress.rows) == len(self.progress.rows) - 1:
+        if self._selected() == len(self.progress.rows) - 1:
             self.progress.kept = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.means.reset()
         self._save()
@@ -366,7 +383,7 @@ class Training:
 
     def _result(self) -> dict[str, Any]:
         rows = self.progress.rows
-        kept, final = rows[select(self.config.selection, rows)], rows[-1]
+        kept, final = rows[self._selected()], rows[-1]
 
         def summary(row: dict[str, Any]) -> dict[str, Any]:
             test = row.get("test") or {}

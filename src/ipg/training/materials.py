@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from ipg.config import RunConfig
 from ipg.data.load import load
 from ipg.data.table import ImageTable
-from ipg.evaluation.groups import evaluating
+from ipg.evaluation.features import features
 from ipg.methods import method_class
 from ipg.models import build_model
 from ipg.pairs.build import build
 from ipg.pairs.pairset import PairSet
-from ipg.rationale import HeadTap, find_head
 from ipg.seeds import derive_seed
 from ipg.training.device import numerics, resolve_device
 from ipg.training.start import start_from
@@ -209,22 +208,6 @@ def _oracle_features(config: RunConfig, table: ImageTable, splits: Sequence[str]
     look = method_class("oracle").transform
     with numerics(plain, device):
         return {split: features(outcome.model, look(table.part(split).images)).cpu() for split in splits}
-
-
-def features(model: nn.Module, images: Tensor, *, batch: int = 1024) -> Tensor:
-    """What enters the head of `model` for each of the uint8 `images`, (N, D)."""
-    device = next(model.parameters()).device
-    tap = HeadTap(find_head(model))
-    found: list[Tensor] = []
-    try:
-        with evaluating(model):
-            for part in torch.split(images, batch):
-                with tap.listen():
-                    model(part.to(device).float() / 255)
-                found.append(tap.take()[0])
-    finally:
-        tap.remove()
-    return torch.cat(found)
 
 
 def _digest(*columns: Tensor) -> str:

@@ -1,0 +1,122 @@
+"""Deep Feature Reweighting: train plainly, then fit the last layer anew on validation images, groups alike.
+
+Kirichenko, Izmailov and Wilson, "Last Layer Re-Training is Sufficient for Robustness to Spurious Correlations", ICLR
+2023 (DFR_Tr^Val). With the features of validation images, standardised, half of them fit
+
+    min_{W, b}  Σ_i CE(W z_i + b, y_i) + 1/C ‖W‖₁
+
+on as many images of every group as the smallest has; the other half selects C by its worst group. The weights are then
+the mean over ten balanced draws from all of them, and the standardisation is folded into the head.
+
+Differs from the paper: two classes have a row of weights each; the fit is by proximal gradient descent. It *trains on
+group labels of validation images*, which none of the other methods does: tables have to say so, and the run's own
+validation figures after the refit mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ipg.data.table import ImageTable
+from ipg.evaluation.features import features
+from ipg.methods.base import Need, Setup
+from ipg.methods.erm import Erm
+from ipg.methods.options import option
+from ipg.methods.parts import means_by
+from ipg.methods.space import Choice, Range
+from ipg.methods.sparse_logistic import sparse_logistic
+from ipg.rationale import find_head
+from ipg.seeds import derive_seed
+
+__all__ = ["Dfr"]
+
+STRENGTHS = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)
+"""C, from which one is selected."""
+
+
+@dataclass(frozen=True)
+class DfrOptions:
+    """How many balanced draws are averaged."""
+
+    draws: int = option(10, least=1)
+
+
+class Dfr(Erm):
+    """Plain training, and a last layer fitted to validation groups."""
+
+    name: ClassVar[str] = "dfr"
+    summary: ClassVar[str] = "Deep Feature Reweighting: plain training, then a last layer fitted to validation groups."
+    needs: ClassVar[frozenset[Need]] = frozenset({"validation groups"})
+    refits: ClassVar[bool] = True
+    Options: ClassVar[type] = DfrOptions
+    space: ClassVar[Mapping[str, Range]] = {"draws": Choice((10,))}
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        validation = setup.validation
+        if validation is not None:
+            counts = torch.bincount(validation.group)
+            if int(counts[counts > 0].min()) < 2:
+                raise ValueError(
+                    f"method {self.name!r} splits the validation images of every group in two, and the smallest has "
+                    f"one alone"
+                )
+
+    def refit(self, model: nn.Module, validation: ImageTable) -> None:
+        """Put a new last layer on `model`, fitted to the `validation` images."""
+        options: DfrOptions = self.options
+        generator = torch.Generator().manual_seed(derive_seed(self.setup.config.seed, "refit"))
+        inputs = features(model, validation.images).double().cpu()
+        label, group = validation.label.cpu(), validation.group.cpu()
+        mean, spread = inputs.mean(dim=0), inputs.std(dim=0).clamp_min(1e-6)
+        inputs = (inputs - mean) / spread
+        order = torch.randperm(len(label), generator=generator)
+        strength = _select(inputs, label, group, order, validation.num_classes, generator)
+        fits = []
+        for _ in range(options.draws):
+            rows = balanced(group, generator)
+            fits.append(_fit(inputs[rows], label[rows], validation.num_classes, strength))
+        weight = torch.stack([fit[0] for fit in fits]).mean(dim=0) / spread
+        bias = torch.stack([fit[1] for fit in fits]).mean(dim=0) - weight @ mean
+        head = find_head(model)
+        if head.bias is None:
+            raise ValueError(f"method {self.name!r} fits a bias, and the head of this network has none")
+        with torch.no_grad():
+            head.weight.copy_(weight)
+            head.bias.copy_(bias)
+
+
+def balanced(group: Tensor, generator: torch.Generator) -> Tensor:
+    """Rows drawn without replacement, as many of every group that exists as the smallest has."""
+    counts = torch.bincount(group)
+    least = int(counts[counts > 0].min())
+    members = [torch.nonzero(group == number).flatten() for number in counts.nonzero().flatten().tolist()]
+    return torch.cat([rows[torch.randperm(len(rows), generator=generator)[:least]] for rows in members])
+
+
+def _select(
+    inputs: Tensor, label: Tensor, group: Tensor, order: Tensor, classes: int, generator: torch.Generator
+) -> float:
+    """The C whose fit on one half does best in the worst group of the other; both halves hold every group."""
+    places = torch.empty_like(order)
+    for number in range(int(group.max()) + 1):  # alternately, in a random order, within every group
+        rows = order[group[order] == number]
+        places[rows] = torch.arange(len(rows)) % 2
+    fit, judge = (torch.nonzero(places == half).flatten() for half in (0, 1))
+    rows = fit[balanced(group[fit], generator)]
+    worst: dict[float, float] = {}
+    for strength in STRENGTHS:
+        weight, bias = _fit(inputs[rows], label[rows], classes, strength)
+        right = ((inputs[judge] @ weight.T + bias).argmax(dim=1) == label[judge]).double()
+        shares, counts = means_by(right, group[judge], int(group.max()) + 1)
+        worst[strength] = float(shares[counts > 0].min())
+    return max(worst, key=lambda strength: worst[strength])
+
+
+def _fit(inputs: Tensor, label: Tensor, classes: int, strength: float) -> tuple[Tensor, Tensor]:
+    return sparse_logistic(inputs, label, classes, penalty=1 / (strength * len(label)))
