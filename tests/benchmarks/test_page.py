@@ -63,7 +63,7 @@ def test_tables_have_the_newest_rows_and_say_where_they_come_from(project: Path)
     text = (project / "docs" / "speed.md").read_text(encoding="utf-8")
     assert cells(text, "erm") == ["erm", "10 ms", "9.5 to 1,234", "–", "–", "–"]
     assert cells(text, "ipg") == ["ipg", "15 ms", "–", "1.51", "erm", "1.5"]
-    assert "A & B, 1 threads; python 3.99, torch 9.9; commit `0123456`" in text
+    assert "A & B, 1 threads; torch 9.9, Python 3.99; commit `0123456`" in text
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert text.count(MISSING) == len(TABLES) - 2

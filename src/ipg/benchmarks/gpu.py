@@ -10,12 +10,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import count, islice
 
 import torch
 from torch import nn
 
-from ipg.benchmarks.iterations import Block, per_step, steps_for
+from ipg.benchmarks.iterations import Block, iterations, per_step, steps_for
 from ipg.benchmarks.measure import Measurement, compare, take_turns
 from ipg.benchmarks.plain import erm_step
 from ipg.benchmarks.steps import Kind
@@ -24,9 +23,7 @@ from ipg.data.table import ImageTable
 from ipg.models import build_model
 from ipg.pairs.pairset import PairSet
 from ipg.training.device import numerics
-from ipg.training.distributed import Team
-from ipg.training.engine import compiling, resolve
-from ipg.training.loop import Training
+from ipg.training.engine import compiling
 from ipg.training.materials import Materials
 
 __all__ = ["measure"]
@@ -75,18 +72,13 @@ def _ours(kind: Kind, model: nn.Module, materials: tuple[ImageTable, PairSet], d
         method=kind.method, pair_batch=kind.pair_batch, every=kind.every, batch=BATCH, learning_rate=1e-4,
         schedule="constant", margin="0.1", class_weighted=False, held_out_pairs=0, device="cuda", engine="compiled",
     )  # fmt: skip
-    config = resolve(config, device, processes=1)
     table, pairs = materials
-    given = Materials(table, model, pairs if kind.method == "ipg" else None).to(device)
-    run = Training(config, given, device, (), (), Team())
-    full = (rows for epoch in count() for rows in run.batches.rows(epoch) if len(rows) == BATCH)
-    run.model.train()
+    step = iterations(config, Materials(table, model, pairs if kind.method == "ipg" else None), device)
 
     def block(steps: int) -> None:
         with numerics(config, device), compiling(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch says while it compiles
-            for rows in islice(full, steps):
-                run.step(rows)
+            step(steps)
 
     return block
 

@@ -7,17 +7,13 @@ from functools import partial
 from itertools import count, islice
 
 import torch
-from torch import nn
 
 from ipg.benchmarks.measure import timed
 from ipg.config import RunConfig
-from ipg.data.batches import Batches
-from ipg.methods import Setup, method_class
-from ipg.pairs.pairset import PairSampler
-from ipg.training.capture import CapturedStep
-from ipg.training.device import autocast_dtype
+from ipg.training.distributed import Team
+from ipg.training.engine import resolve
+from ipg.training.loop import Training
 from ipg.training.materials import Materials
-from ipg.training.stepping import EagerStep, Means, PairFeed
 
 __all__ = ["Block", "iterations", "per_step", "steps_for"]
 
@@ -26,22 +22,15 @@ Block = Callable[[int], None]
 
 
 def iterations(config: RunConfig, materials: Materials, device: torch.device) -> Block:
-    """Iterations of `config` on full batches, by the stepper that the loop would use on `device`."""
-    materials = materials.to(device)
-    model, cuda = materials.model, device.type == "cuda"
-    rate = torch.tensor(config.learning_rate, device=device) if cuda else config.learning_rate
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=device.type != "mps", capturable=cuda)
-    feed = PairFeed(PairSampler(materials.pairs, config.pair_batch)) if materials.pairs is not None else None
-    setup = Setup(model, optimizer, nn.CrossEntropyLoss(), config, feed, autocast_dtype(config))
-    method = method_class(config.method)(setup)
-    batches = Batches(materials.table.part("train"), config.batch, seed=config.seed)
-    stepper = (CapturedStep if cuda else EagerStep)(method, batches, feed, Means())
-    model.train()
-    full = (rows for epoch in count() for rows in batches.rows(epoch) if len(rows) == config.batch)
+    """Iterations of `config` on full batches, by the very parts that the training loop is made of."""
+    config = resolve(config, device, processes=1)
+    run = Training(config, materials.to(device), device, (), (), Team())
+    run.model.train()
+    full = (rows for epoch in count() for rows in run.batches.rows(epoch) if len(rows) == config.batch)
 
     def block(steps: int) -> None:
         for rows in islice(full, steps):
-            stepper(rows)
+            run.step(rows)
 
     return block
 

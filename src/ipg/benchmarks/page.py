@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ipg.benchmarks.figures import TITLES, Curve, draw_growth, growth_data, power
 from ipg.benchmarks.rows import Row, newest, read
-from ipg.experiments.table import fill, markdown
+from ipg.experiments.table import fill, markdown, origin, short
 from ipg.files import write_text
 
 __all__ = ["benchmark_table", "growth_table", "pages"]
@@ -37,20 +37,20 @@ NONE = "–"
 def benchmark_table(rows: Sequence[Row]) -> str:
     """Every case with its value and its ratio, a table a machine."""
     parts = []
-    for hardware, here in _machines(rows).items():
+    for here in _machines(rows).values():
         head = ["case", "median", "quartiles", "ratio", "to", "ideal"]
         lines = [
             [
                 row["case"],
-                f"{_short(row['value'])} {row['unit']}",
-                f"{_short(row['low'])} to {_short(row['high'])}" if row["low"] != row["high"] else NONE,
-                NONE if row["ratio"] is None else _short(row["ratio"]),
+                f"{short(row['value'])} {row['unit']}",
+                f"{short(row['low'])} to {short(row['high'])}" if row["low"] != row["high"] else NONE,
+                NONE if row["ratio"] is None else short(row["ratio"]),
                 row["baseline"] or NONE,
-                _short(row["ideal"]) if row["ideal"] else NONE,
+                short(row["ideal"]) if row["ideal"] else NONE,
             ]
             for row in here
         ]
-        parts += [f"{_origin(hardware, here)}:", markdown(head, lines)]
+        parts += [f"{origin(here)}:", markdown(head, lines)]
     return "\n\n".join(parts) or MISSING
 
 
@@ -64,13 +64,13 @@ def growth_table(rows: Sequence[Row], figures: dict[str, str]) -> str:
             head += ["guided / plain", "ideal"]
             table = markdown(head, [_growth_line(curve) for curve in curves])
             parts += [f"![How the cost of a step grows, on {hardware}]({figures[hardware]})", table]
-            parts.append(f"{_origin(hardware, here)}.")
+            parts.append(f"{origin(here)}.")
     return "\n\n".join(parts) or MISSING
 
 
 def _growth_line(curve: Curve) -> list[str]:
     def ends(values: Sequence[float]) -> str:
-        return f"{_short(values[0])} … {_short(values[-1])}"
+        return f"{short(values[0])} … {short(values[-1])}"
 
     cells = [TITLES.get(curve.name, curve.name), f"{curve.sizes[0]:,} … {curve.sizes[-1]:,}"]
     for method in ("erm", "ipg"):
@@ -81,26 +81,6 @@ def _growth_line(curve: Curve) -> list[str]:
 def _machines(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The newest rows, by machine."""
     return {machine: list(newest(rows, machine).values()) for machine in dict.fromkeys(row["hardware"] for row in rows)}
-
-
-def _origin(hardware: str, rows: Iterable[Row]) -> str:
-    """Hardware, versions and commits in words."""
-    rows = list(rows)
-    commits = dict.fromkeys(_commit(row["commit"]) for row in rows)
-    versions = dict.fromkeys(
-        ", ".join(f"{name} {version}" for name, version in sorted(row["versions"].items()) if name != "ipg")
-        for row in rows
-    )
-    return f"{hardware}; {' and '.join(versions)}; commit {' and '.join(commits)}"
-
-
-def _commit(name: str | None) -> str:
-    digest, _, state = (name or "unknown").partition("-")
-    return f"`{digest[:7]}{'-' if state else ''}{state}`"
-
-
-def _short(number: float) -> str:
-    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
 
 def pages(page: Path, rows: Sequence[Row]) -> dict[Path, str]:

@@ -23,7 +23,7 @@ from ipg.files import write_text
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
 
-__all__ = ["Measured", "dataset_table", "fill", "measured", "results_page"]
+__all__ = ["Measured", "dataset_table", "fill", "markdown", "measured", "origin", "results_page", "short"]
 
 STUDIES = Path(__file__).with_name("studies")
 NAMES = {
@@ -103,7 +103,7 @@ def dataset_table(dataset: str, studies: Sequence[Measured], figures: Sequence[F
         "attribute. *Seconds*: a trial with its evaluations. "
         + " ".join(_protocol_line(name, arms) for name in dict.fromkeys(arm.protocol for arm in arms))
         + f" Seeds that predict one class for every image: {'; '.join(collapses) or 'none'}.",
-        f"{_origin(rows)}. All arms, how settings were chosen and how to make the rows again: "
+        f"{origin(rows)}. All arms, how settings were chosen and how to make the rows again: "
         "[results](results/README.md).",
     )
     return "\n\n".join([markdown(head, lines), *map(_wrapped, notes)])
@@ -244,15 +244,15 @@ def _speed(rows: Sequence[Row]) -> list[str]:
         head = ["benchmark", "case", "median", "quartiles", "baseline", "ratio", "ideal"]
         lines = [
             [
-                *(row["benchmark"], row["case"], f"{_short(row['value'])} {row['unit']}"),
-                f"{_short(row['low'])} to {_short(row['high'])}" if row.get("low") != row.get("high") else NONE,
+                *(row["benchmark"], row["case"], f"{short(row['value'])} {row['unit']}"),
+                f"{short(row['low'])} to {short(row['high'])}" if row.get("low") != row.get("high") else NONE,
                 row["baseline"] or NONE,
-                NONE if row["ratio"] is None else _short(row["ratio"]),
-                _short(row["ideal"]) if row.get("ideal") else NONE,
+                NONE if row["ratio"] is None else short(row["ratio"]),
+                short(row["ideal"]) if row.get("ideal") else NONE,
             ]
             for row in here
         ]
-        parts += [markdown(head, lines, text=2), f"{_origin(here)}."]
+        parts += [markdown(head, lines, text=2), f"{origin(here)}."]
     parts.append(
         "Cases of one benchmark took turns in one run, so the ratio to the baseline holds where times do not; it is "
         "the median over the rounds. *Ideal*: the paper's `1+2·B_I/B_D` for pair batch B_I and task batch B_D, the "
@@ -263,7 +263,7 @@ def _speed(rows: Sequence[Row]) -> list[str]:
 
 def _ends(study: Measured) -> list[str]:
     rows = [row for arm in study.arms for row in arm.rows]
-    lines = [f"{_origin(rows)}."] if rows else []
+    lines = [f"{origin(rows)}."] if rows else []
     if study.unknown:
         lines.append(f"Rows that no arm of the study file asks for, left out above: {len(study.unknown)}.")
     return lines
@@ -330,7 +330,7 @@ def _seeds(arm: Arm) -> str:
     return str(len(arm.rows)) if len(arm.rows) == len(arm.seeds) else f"{len(arm.rows)} of {len(arm.seeds)}"
 
 
-def _short(number: float) -> str:
+def short(number: float) -> str:
     """Three significant digits, or all digits before the point."""
     return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
@@ -343,7 +343,7 @@ def _code(value: str) -> str:
     return value if re.fullmatch(r"[\d.e-]+", value) else f"`{value}`"
 
 
-def _origin(rows: Sequence[Row]) -> str:
+def origin(rows: Sequence[Row]) -> str:
     """Hardware, versions and commits of `rows`, in words."""
 
     def all_of(values: Iterable[str]) -> str:

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from ipg.methods.base import Need
-from ipg.methods.penalized import Outputs, Penalized, mean_over, membership
+from ipg.methods.parts import membership
+from ipg.methods.penalized import Outputs, Penalized, mean_over
 from ipg.methods.space import LogUniform, Range
 
 __all__ = ["Coral"]

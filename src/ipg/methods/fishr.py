@@ -27,7 +27,8 @@ from torch import Tensor
 
 from ipg.methods.base import Need, Setup
 from ipg.methods.options import option
-from ipg.methods.penalized import Annealed, AnnealedOptions, Outputs, mean_over, membership
+from ipg.methods.parts import membership
+from ipg.methods.penalized import Annealed, AnnealedOptions, Outputs, mean_over
 from ipg.methods.space import Choice, LogUniform, Range, Uniform
 
 __all__ = ["Fishr"]

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from ipg.methods.base import Need
 from ipg.methods.options import option
-from ipg.methods.parts import means_by
-from ipg.methods.penalized import Annealed, AnnealedOptions, Outputs, mean_over, membership
+from ipg.methods.parts import means_by, membership
+from ipg.methods.penalized import Annealed, AnnealedOptions, Outputs, mean_over
 from ipg.methods.space import Choice, LogUniform, Range
 
 __all__ = ["Irm"]

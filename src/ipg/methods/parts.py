@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["means_by"]
+__all__ = ["means_by", "membership"]
 
 
 def means_by(values: Tensor, key: Tensor, parts: int) -> tuple[Tensor, Tensor]:
@@ -15,9 +15,14 @@ def means_by(values: Tensor, key: Tensor, parts: int) -> tuple[Tensor, Tensor]:
         Means (parts, …), 0 where there is no row, and counts (parts,). Sums are a matrix product, so that they come
         out the same every time on a GPU, too.
     """
-    member = (key[:, None] == torch.arange(parts, device=key.device)).to(values.dtype)  # (B, parts)
+    member = membership(key, parts, values.dtype)  # (B, parts)
     counts = member.sum(dim=0)
     flat = values.reshape(len(values), -1)
     sums = torch.einsum("bp,bv->pv", member, flat)
     means = sums / counts.clamp_min(1)[:, None]
     return means.reshape(parts, *values.shape[1:]), counts
+
+
+def membership(key: Tensor, parts: int, dtype: torch.dtype) -> Tensor:
+    """1 where a row is of a part and 0 elsewhere, (B, parts), from the part of every row (B,)."""
+    return (key[:, None] == torch.arange(parts, device=key.device)).to(dtype)

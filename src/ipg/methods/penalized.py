@@ -27,7 +27,7 @@ from ipg.methods.base import Method, Setup
 from ipg.methods.options import option
 from ipg.rationale import HeadTap, find_head, full_precision
 
-__all__ = ["Annealed", "AnnealedOptions", "Outputs", "Penalized", "WeightOptions", "mean_over", "membership"]
+__all__ = ["Annealed", "AnnealedOptions", "Outputs", "Penalized", "WeightOptions", "mean_over"]
 
 
 @dataclass(frozen=True)
@@ -156,11 +156,6 @@ class Annealed(Penalized):
                 torch._foreach_mul_(state, keep)
         super().update()
         self.kept["steps"] += 1
-
-
-def membership(key: Tensor, parts: int, dtype: torch.dtype) -> Tensor:
-    """1 where a row is of a part and 0 elsewhere, (B, parts), from the part of every row (B,)."""
-    return (key[:, None] == torch.arange(parts, device=key.device)).to(dtype)
 
 
 def mean_over(values: Tensor, present: Tensor) -> Tensor:
