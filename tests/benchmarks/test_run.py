@@ -74,12 +74,19 @@ def test_evaluation_and_startup() -> None:
     assert {row["case"] for row in quick("startup")} >= {"python", "ipg --help"}
 
 
+def test_loading_is_compared_with_images_that_are_ready() -> None:
+    rows = {row["case"]: row for row in quick("loading")}
+    assert rows.keys() == {"small_cnn ready", "small_cnn resident"}  # nothing is streamed to the machine itself
+    assert rows["small_cnn resident"]["baseline"] == "small_cnn ready"
+    assert rows["small_cnn resident"]["ratio"] < 1.2
+
+
 def test_a_gpu_is_not_measured_where_there_is_none() -> None:
     assert list(run("gpu", CPU, quick=True)) == []
 
 
 def test_every_benchmark_is_tested_here() -> None:
-    assert set(BENCHMARKS) == {"distances", "steps", "loops", "growth", "gpu", "evaluation", "startup"}
+    assert set(BENCHMARKS) == {"distances", "steps", "loops", "growth", "gpu", "loading", "evaluation", "startup"}
 
 
 def test_names_are_those_there_are() -> None:

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from ipg.models import save_weights
+from ipg.models.small import build_small
 from ipg.pairs.rows import Manifest
 
 
@@ -130,7 +133,11 @@ def test_counterparts_and_matches(ipg, shapes: tuple[str, ...]) -> None:
     both = ("--features", "f.npy", "--attributes", "attributes.csv", "--weight", "2")
     assert ipg("pairs", "build", "matched", *shapes, *options, *both, "--output", "c").code == 0
     assert ipg("pairs", "build", "matched", *shapes, *options, *both[2:4], "--output", "d").code == 0
-    for folder in "bcd":
+    torch.manual_seed(0)
+    save_weights("w.safetensors", build_small("small_cnn", channels=3, classes=2))
+    network = ("--network", "small_cnn", "--weights", "w.safetensors")
+    assert ipg("pairs", "build", "matched", *shapes, *options, *network, *both[2:4], "--output", "e").code == 0
+    for folder in "bcde":
         assert [row["builder"] for row in read(f"{folder}/manifest.csv")] == ["matched", "matched"]
 
 
@@ -161,6 +168,11 @@ def test_the_same_command_goes_on_and_another_is_refused(ipg, refused, shapes: t
         (("background", "--count", "4", "--masks", "shapes"), ("no mask for images/",)),
         (("background", "--count", "4", "--masks", "masks", "--keep", "bird"), ("keep='bird' is unknown",)),
         (("matched", "--count", "2", "--features", "none.npy"), ("none.npy cannot be read as features",)),
+        (("matched", "--count", "2", "--network", "small_cnn"), ("--network and --weights go together",)),
+        (
+            ("matched", "--count", "2", "--features", "f.npy", "--network", "small_cnn", "--weights", "w"),
+            ("--features and --network are two ways to the same",),
+        ),
         (("counterparts", "--table", "none.csv"), ("there is no table none.csv",)),
         (("invented", "--count", "2"), ("invented",)),
     ],

@@ -26,7 +26,7 @@ from ipg.training.device import numerics
 from ipg.training.engine import compiling
 from ipg.training.materials import Materials
 
-__all__ = ["measure"]
+__all__ = ["BATCH", "measure", "noise"]
 
 BATCH = 128
 KINDS = (
@@ -49,7 +49,7 @@ def measure(device: torch.device, *, quick: bool) -> Iterator[Measurement]:
     if not quick:
         networks["resnet50"] = (_resnet50, 3, 224)
     for name, (make, channels, size) in networks.items():
-        materials = _noise(channels, size)
+        materials = noise(channels, size)
         blocks = {f"{name} {kind.name}": _ours(kind, make(), materials, device) for kind in KINDS}
         blocks[f"{name} eager fp32 erm"] = _plain(make(), materials, device)
         for block in blocks.values():
@@ -97,7 +97,7 @@ def _plain(model: nn.Module, materials: tuple[ImageTable, PairSet], device: torc
     return block
 
 
-def _noise(channels: int, size: int) -> tuple[ImageTable, PairSet]:
+def noise(channels: int, size: int) -> tuple[ImageTable, PairSet]:
     """A table of noise, and pairs of its images."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (8 * BATCH, channels, size, size), generator=generator, dtype=torch.uint8)

@@ -7,9 +7,11 @@ from functools import partial
 from itertools import count, islice
 
 import torch
+from torch import Tensor
 
 from ipg.benchmarks.measure import timed
 from ipg.config import RunConfig
+from ipg.data.batches import Batch, Batches
 from ipg.training.distributed import Team
 from ipg.training.engine import resolve
 from ipg.training.loop import Training
@@ -21,10 +23,22 @@ Block = Callable[[int], None]
 """Makes as many iterations as it is told, going on where it stopped."""
 
 
-def iterations(config: RunConfig, materials: Materials, device: torch.device) -> Block:
-    """Iterations of `config` on full batches, by the very parts that the training loop is made of."""
+def iterations(
+    config: RunConfig, materials: Materials, device: torch.device, *, resident: float = 1.0, ready: bool = False
+) -> Block:
+    """Iterations of `config` on full batches, by the very parts that the training loop is made of.
+
+    Args:
+        config: what to do; of a method without pairs where images are `ready`.
+        materials: data, pairs and network to do it with.
+        device: where.
+        resident: the share of a GPU's free memory that images may take; they are streamed where they would take more.
+        ready: always the same batch, as the network takes it.
+    """
     config = resolve(config, device, processes=1)
-    run = Training(config, materials.to(device), device, (), (), Team())
+    run = Training(config, materials.to(device, resident=resident), device, (), (), Team())
+    if ready:
+        run.step = type(run.step)(run.method, _Ready(run.batches), None, run.means)
     run.model.train()
     full = (rows for epoch in count() for rows in run.batches.rows(epoch) if len(rows) == config.batch)
 
@@ -33,6 +47,19 @@ def iterations(config: RunConfig, materials: Materials, device: torch.device) ->
             run.step(rows)
 
     return block
+
+
+class _Ready(Batches):
+    """The first full batch of others, at every iteration again."""
+
+    def __init__(self, others: Batches) -> None:
+        super().__init__(others.table, others.batch_size, seed=others.seed)
+        self._batch = others.take(torch.arange(others.batch_size, device=others.device))
+
+    def take(self, rows: Tensor) -> Batch:
+        """The one batch."""
+        del rows
+        return self._batch
 
 
 def per_step(block: Block, steps: int, device: torch.device) -> float:

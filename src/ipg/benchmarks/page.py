@@ -25,7 +25,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "distances": ("distances", "distances memory"),
     "steps": ("steps",),
     "peers": ("loops", "spuco"),
-    "gpu": ("gpu", "trials"),
+    "gpu": ("gpu", "loading", "trials"),
     "rest": ("evaluation", "startup"),
     "growth": ("growth",),
 }

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ipg.cli.pairs_data import Data
     from ipg.pairs.plan import Plan
 
@@ -29,8 +31,8 @@ both members composed
 
 `ipg pairs build counterparts --data photos/labels.csv --table pairs.csv --images counterparts.zip --output pairs/mine`
 
-`ipg pairs build matched --data celeba_subset --features features.safetensors --attributes
-data/celeba-subset/attributes.csv.gz --count 1208 --output pairs/faces`
+`ipg pairs build matched --data celeba_subset --data-path data/celeba-subset --network mobilenetv2_100 --weights
+mobilenetv2_100.safetensors --attributes data/celeba-subset/attributes.csv.gz --count 890 --output pairs/faces`
 
 `ipg pairs build edited --data celeba --model black-forest-labs/FLUX.1-Kontext-dev --output pairs/edited`
 
@@ -52,7 +54,7 @@ class Builder(StrEnum):
 OWN = {
     "counterparts": ("table", "images"),
     "background": ("masks", "keep", "traces"),
-    "matched": ("features", "attributes", "weight"),
+    "matched": ("features", "network", "weights", "normalization", "attributes", "weight"),
     "edited": ("model", "prompts", "per_group", "candidates", "side", "steps", "device"),
 }
 """Options that belong to one builder."""
@@ -98,6 +100,20 @@ def build(
         Path | None,
         typer.Option(help=".npy, .npz or .safetensors, a row an image.", rich_help_panel="matched"),
     ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of such a file: a network to make them, by timm's name.", rich_help_panel="matched"
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Its weights: a file, or `pretrained`.", rich_help_panel="matched"),
+    ] = None,
+    normalization: Annotated[
+        str | None,
+        typer.Option(help="What these were trained with, where they do not say.", rich_help_panel="matched"),
+    ] = None,
     attributes: Annotated[
         Path | None,
         typer.Option(help="Table of further attributes, 0 or 1, to match in too.", rich_help_panel="matched"),
@@ -138,6 +154,7 @@ def build(
     """
     given = {
         **{"table": table, "images": images, "masks": masks, "keep": keep, "traces": traces, "features": features},
+        **{"network": network, "weights": weights, "normalization": normalization},
         **{"attributes": attributes, "weight": weight, "model": model, "prompts": prompts, "per_group": per_group},
         **{"candidates": candidates, "side": side, "steps": steps, "device": device},
     }
@@ -184,6 +201,10 @@ def _check(builder: str, own: dict[str, Any], count: int | None, split: str) -> 
         problems.append("say how many pairs with --count, e.g. --count 388")
     if count is not None and builder == "edited":
         problems.append("edited pairs are counted with --per-group and --candidates; leave --count out")
+    if "network" in own and "features" in own:
+        problems.append("--features and --network are two ways to the same; give one")
+    if ("network" in own) != ("weights" in own):
+        problems.append("--network and --weights go together: a network that knows nothing has no features")
     if builder == "edited" and find_spec("diffusers") is None:
         problems.append('edited pairs need the extra edit: pip install "invariance-pair-guidance[edit]"')
     if split not in ("train", "validation"):
@@ -226,6 +247,8 @@ def _features(data: Data, split: str, own: dict[str, Any]) -> Any:
 
     table = data.table
     points = read_features(own["features"], table) if "features" in own else None
+    if "network" in own:
+        points = _computed(table.part(split).images, own)
     if "attributes" not in own:
         return thumbnails(table.part(split).images) if points is None else points
     others, _ = read_attributes(own["attributes"], table)
@@ -236,3 +259,28 @@ def _features(data: Data, split: str, own: dict[str, Any]) -> Any:
         return points  # which is refused
     inside = points[rows.numpy()] if len(points) == len(table) else points
     return joined(inside, others[rows], weight=own.get("weight", 1.0))
+
+
+def _computed(images: Tensor, own: dict[str, Any]) -> Any:
+    """What a network that is trained already makes of `images`, (n, D)."""
+    import torch
+
+    from ipg.cli.progress import bar
+    from ipg.evaluation.features import features
+    from ipg.models import build_model
+    from ipg.training.device import resolve_device
+
+    model = build_model(
+        own["network"],
+        channels=images.shape[1],
+        classes=2,
+        weights=own["weights"],
+        normalization=own.get("normalization"),
+        size=images.shape[-1],
+    ).to(resolve_device("auto"))
+    found = []
+    with bar("features") as progress:
+        for part in torch.split(images, 512):
+            found.append(features(model, part).cpu())
+            progress(sum(map(len, found)), len(images))
+    return torch.cat(found).numpy()
