@@ -120,7 +120,7 @@ def test_compiled_iterations_in_half_precision_learn_the_same(settings: Make, ma
         outcome = train(config.with_changes(precision=precision, engine=engine), materials(config))
         losses[precision, engine] = outcome.rows[-1]["train"]["task_loss"]
     expected = losses.pop(("fp32", "eager"))
-    assert list(losses.values()) == pytest.approx([expected, expected], rel=0.05)
+    assert list(losses.values()) == pytest.approx([expected, expected], rel=0.1)
 
 
 def test_a_smaller_last_batch_runs_as_written(
