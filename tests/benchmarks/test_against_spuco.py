@@ -48,7 +48,13 @@ def test_everybody_is_measured_free_and_held(script: ModuleType, capsys: pytest.
 
 
 def test_ratios_are_to_whom_they_say(script: ModuleType) -> None:
-    rates = {"ours ERM": [6.0], "ours GroupDRO": [6.0], "SpuCo ERM": [2.0], "SpuCo GroupDRO": [3.0], "network alone": [8.0]}
+    rates = {
+        "ours ERM": [6.0],
+        "ours GroupDRO": [6.0],
+        "SpuCo ERM": [2.0],
+        "SpuCo GroupDRO": [3.0],
+        "network alone": [8.0],
+    }
     found = {(one.case, one.baseline): one.ratio for one in script.in_words("data net", rates)}
     assert found["data net ours ERM", "data net SpuCo ERM"] == 3.0
     assert found["data net ours GroupDRO", "data net SpuCo GroupDRO"] == 2.0
