@@ -83,7 +83,7 @@ def test_all_mistakes_at_once() -> None:
         "unknown key 'epoch'; did you mean epochs?",
         "options=3: expected a table of names and values",
         "batch='many': expected a whole number",
-        "schedule='linear': expected one of constant, cosine",
+        "schedule='linear': expected one of constant, cosine, step",
         "alpha=1.5: expected 0 <= alpha < 1",
         "margin='wide': expected a number, at least 0, or a multiple such as \"0.5x\"",
     ]
@@ -99,6 +99,7 @@ def test_the_constructor_checks_too() -> None:
 OUT_OF_RANGE: dict[str, list[Any]] = {
     "size": [0, -1],
     "epochs": [0],
+    "steps": [0, -1],
     "batch": [0],
     "learning_rate": [0.0, -1e-3, float("inf"), float("nan")],
     "warmup": [-1],

@@ -8,12 +8,14 @@ from __future__ import annotations
 import ast
 import difflib
 import math
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import pairwise
+from os import PathLike
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -42,7 +44,8 @@ class RunConfig:
     """Side of the images in pixels; the data set's own where not given."""
 
     model: str | None = None
-    """Network: mnist_cnn, small_cnn or a name of timm's, e.g. resnet50; the one that suits the data where not given."""
+    """Network: mnist_cnn, small_cnn, linear, … (docs/models.md) or a name of timm's, e.g. resnet50; the one that suits
+    the data where not given."""
     weights: str | None = None
     """Weights it starts from: a safetensors or pth file, or pretrained for those that timm offers; fresh ones where
     not given."""
@@ -51,6 +54,9 @@ class RunConfig:
     hf:…, python:… (docs/models.md); takes the place of --model and --weights."""
     normalization: str | None = None
     """Mean and spread its weights expect: imagenet, half, none or M,M,M/S,S,S; that of the weights where not given."""
+    masks: str | None = None
+    """Masks of the objects in training images, for methods that need them (epg, gals_mask): a folder or zip of images
+    called as those of the data, white on the object."""
     freeze: bool = False
     """Train the head alone and keep the rest of the network as it is."""
 
@@ -61,12 +67,15 @@ class RunConfig:
 
     epochs: int = 6
     """Passes over the training images."""
+    steps: int | None = None
+    """Iterations an epoch, over as many passes as it takes; those of one pass where not given. With a batch of all
+    images each is a step of full-batch descent."""
     batch: int = 128
     """Task images an iteration."""
     learning_rate: float = 3e-3
     """Peak learning rate."""
     schedule: str = "cosine"
-    """constant, or cosine decay to zero."""
+    """constant, cosine decay to zero, or step (a tenth in the second half)."""
     warmup: int = 0
     """Iterations of linear warm-up; a few hundred help where first corrections are large."""
     optimizer: str = "adam"
@@ -132,7 +141,7 @@ class RunConfig:
 
     def _problems(self) -> Iterator[str]:
         """Bring every field to its type and range; what cannot be is a problem."""
-        for name, kind in get_type_hints(RunConfig).items():
+        for name, kind in _kinds().items():
             given = getattr(self, name)
             try:
                 value = _coerce(given, kind)
@@ -144,7 +153,7 @@ class RunConfig:
 
     def flat(self) -> dict[str, Any]:
         """All fields as one level of plain values, the method's own options among them: for result rows."""
-        values = asdict(self)
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         options: dict[str, Any] = values.pop("options")
         if not self.margin.endswith("x"):
             values["margin"] = float(self.margin)
@@ -173,7 +182,7 @@ class RunConfig:
 
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "schedule": ("constant", "cosine"),
+    "schedule": ("constant", "cosine", "step"),
     "optimizer": ("adam", "adamw", "sgd"),
     "batch_norm": ("train", "eval"),
     "distance": ("rationale", "features", "logits"),
@@ -187,6 +196,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 _RANGES: dict[str, tuple[Any, str]] = {
     "size": (lambda v: v >= 1, "at least 1 pixel"),
     "epochs": (lambda v: v >= 1, "at least 1"),
+    "steps": (lambda v: v >= 1, "at least 1"),
     "batch": (lambda v: v >= 1, "at least 1"),
     "learning_rate": (lambda v: v > 0, "a positive number"),
     "warmup": (lambda v: v >= 0, "at least 0 iterations"),
@@ -205,14 +215,14 @@ _RANGES: dict[str, tuple[Any, str]] = {
 }
 
 PANELS: dict[str, tuple[str, ...]] = {
-    "Data and model": ("data", "data_path", "size", "model", "weights", "start", "normalization", "freeze"),
+    "Data and model": ("data", "data_path", "size", "model", "weights", "start", "normalization", "masks", "freeze"),
     "Method": ("method", "options"),
     "Pairs and guidance": (
         "pairs", "pair_builder", "pair_batch", "held_out_pairs", "alpha", "tau", "margin", "every", "floor",
         "batch_norm", "distance", "strict", "jitter",
     ),
     "Training": (
-        "epochs", "batch", "learning_rate", "schedule", "warmup", "optimizer", "weight_decay", "crop", "flip",
+        "epochs", "steps", "batch", "learning_rate", "schedule", "warmup", "optimizer", "weight_decay", "crop", "flip",
         "class_weighted", "selection", "seed",
     ),
     "Machine": ("device", "precision", "engine", "resident", "deterministic"),
@@ -255,9 +265,12 @@ def _coerce(value: Any, kind: Any) -> Any:
             raise ValueError("expected a whole number")
         return int(number)
     if kind is float:
-        return float(_number(value, "a number"))
+        number = _number(value, "a number")
+        if abs(number) > sys.float_info.max and number not in (math.inf, -math.inf):
+            raise ValueError("expected a number of reasonable size")
+        return float(number)
     if kind is str:
-        if not isinstance(value, str | int | float) or isinstance(value, bool):
+        if not isinstance(value, str | int | float | PathLike) or isinstance(value, bool):
             raise ValueError("expected text")
         return str(value).strip()
     if not isinstance(value, Mapping):
@@ -310,8 +323,14 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise ConfigError([f"there is no {what} {path}"]) from None
     except OSError as error:
         raise ConfigError([f"{path} cannot be read: {error.strerror}"]) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError([f"{path} is not valid TOML: {error}"]) from None
+
+
+@cache
+def _kinds() -> dict[str, Any]:
+    """The type of every field of `RunConfig`."""
+    return get_type_hints(RunConfig)
 
 
 @cache

@@ -55,8 +55,9 @@ class Run:
         """Accuracy on average, by group and in the worst group, and disagreement on held-out pairs."""
         device = next(self.model.parameters()).device
         autocast = autocast_dtype(self.config)
-        held_out = self.materials.held_out
-        return evaluate(self.model, self.materials.table.part(split).to(device), autocast=autocast) | {
+        held_out, table = self.materials.held_out, self.materials.table
+        part, training = table.part(split).to(device), table.part("train")
+        return evaluate(self.model, part, autocast=autocast, training=training) | {
             "pair_disagreement": pair_disagreement(
                 self.model, held_out.to(device) if held_out is not None else None, autocast=autocast
             )
@@ -92,7 +93,8 @@ class Run:
         config = config.with_changes(device=device, data_path=data_path or origin.get("data_path"))
         try:
             network = load_model(home.path) if config.start is not None else None
-            materials = gather(config.with_changes(weights=None), model=network)  # what it started from is not needed
+            plain = config.with_changes(weights=None)  # what it started from is not needed
+            materials = gather(plain, model=network, to_train=False)
         except DataError as error:
             raise DataError(f"{error}; if the files have moved, say where they are with --data-path") from None
         now = materials.fingerprints()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+from rich.cells import cell_len
 
 from ipg.methods import METHODS
 from ipg.methods.options import option_defaults
@@ -11,7 +15,7 @@ from ipg.methods.options import option_defaults
 def test_all_methods_are_listed(ipg) -> None:
     done = ipg("methods")
     assert done.code == 0
-    assert max(map(len, done.out.splitlines())) <= 80
+    assert max(map(cell_len, done.out.splitlines())) <= 80
     for name, kind in METHODS.items():
         row = next(line for line in done.out.splitlines() if line.startswith(f"│ {name} "))
         assert ("pairs" in row.rsplit("│", 2)[1]) == ("pairs" in kind.needs)
@@ -27,10 +31,39 @@ def test_each_method_is_described_with_its_options(ipg, name: str) -> None:
     assert [line.split("=")[0] for line in options] == [f"-o {option}" for option in option_defaults(METHODS[name])]
     assert options == [f"-o {option}" for option in expected.get(name, [])] or name not in expected
     prose = [line for line in done.out.splitlines() if not line.startswith(" ")]
-    assert max(map(len, prose)) <= 80
+    assert max(map(cell_len, prose)) <= 80
 
 
 def test_formulas_keep_their_lines_and_sentences_are_set_anew(ipg) -> None:
     out = ipg("methods", "joint").out
     assert "    order=sum               θ ← θ − η (g_T + g_A)\n" in out
     assert "under \nthe heading" in out
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_costs_needs_and_papers_are_told(ipg, name: str, tmp_path: Path) -> None:
+    out = ipg("methods", name, "--results", str(tmp_path)).out
+    facts = dict(line.split(maxsplit=1) for line in out.splitlines()[-12:] if line.startswith("  ") and line[2] != " ")
+    assert facts["cost"].startswith(METHODS[name].cost)
+    assert {"needs", "paper"} <= set(facts)
+    assert {"unknown", "unverified"} & set(facts)  # there are no rows
+
+
+def test_the_long_list_says_what_rows_say(ipg, tmp_path: Path) -> None:
+    plain = {"method": "oracle", "protocol": "paper", "split": "test", "dataset": "colored_mnist", "config": {}}
+    rows = [{**plain, "seed": seed, "metrics": {"average": 0.73 + seed / 1000}} for seed in range(5)]
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "trials.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    done = ipg("methods", "--long", "--results", str(tmp_path))
+    assert done.code == 0
+    assert max(map(cell_len, done.out.splitlines())) <= 80
+    parts = done.out.split("\noracle: ")[1].splitlines()
+    assert "  verified  73.2 ± 0.2 with 5 seeds on colored_mnist, published 73.1 ± 0.4:" in parts[4]
+    for name in METHODS:
+        assert f"\n{name}: " in f"\n{done.out}"
+
+
+def test_without_rows_it_says_so(ipg, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = " ".join(ipg("methods", "irm").out.split())
+    assert "unknown rows not at hand, published 66.9 ± 2.5; give their folder as --results" in out

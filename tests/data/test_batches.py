@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 import pytest
 import torch
@@ -46,6 +47,23 @@ def test_a_pass_goes_on_in_the_middle(table: ImageTable, start: int) -> None:
     batches = Batches(table, 16, seed=3)
     whole = [rows.tolist() for rows in batches.rows(2)]
     assert [rows.tolist() for rows in batches.rows(2, start=start)] == whole[start:]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_epochs_of_as_many_steps_as_asked_for(table: ImageTable, streamed: bool) -> None:
+    """Four batches a pass and three an epoch: the passes go on from epoch to epoch, in the order that they have."""
+    batches = Batches(table, 16, seed=3, steps=3)
+    batches.streamed = streamed
+    assert len(batches) == 3
+    epochs = [[rows.tolist() for rows in batches.rows(epoch)] for epoch in range(4)]
+    passes = [[rows.tolist() for rows in Batches(table, 16, seed=3).rows(turn)] for turn in range(3)]
+    assert [*chain(*epochs)] == [*chain(*passes)]
+    assert [rows.tolist() for rows in batches.rows(2, start=1)] == epochs[2][1:]
+
+
+def test_full_batches(table: ImageTable) -> None:
+    batches = Batches(table, 50, seed=3, steps=4)
+    assert [sorted(rows.tolist()) for rows in batches.rows(0)] == [list(range(50))] * 4
 
 
 def test_the_global_generator_is_left_alone(table: ImageTable) -> None:

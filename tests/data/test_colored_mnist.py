@@ -54,6 +54,31 @@ def test_irm_deals_shuffled_digits_in_turn(tables: dict[Protocol, ImageTable]) -
     assert set(table.environment[:50_000][place % 2 == 1].tolist()) == {0}  # e = 0.1
 
 
+def test_dair_takes_the_first_and_the_last_third(digits: Digits) -> None:
+    table = colored_mnist.load(digits, protocol="dair")
+    assert sizes(table) == {("train", 1): 20_000, ("test", 2): 20_000}
+    assert table.name == "colored_mnist_dair"
+    rows = torch.cat([torch.arange(20_000), torch.arange(40_000, 60_000)])
+    assert torch.equal(table.content, digits.labels[rows])
+    assert table.images.shape == (40_000, 3, 28, 28)
+    assert not table.images[:, 2].any()
+    assert torch.equal(table.images[:, :2].amax(dim=1), digits.images[rows])
+    for environment, accuracy in ((1, 0.8), (2, 0.1)):
+        check_share((table.attribute == table.label)[table.environment == environment], accuracy)
+
+
+@pytest.mark.parametrize("test", [0, 1, 2])
+def test_another_environment_to_test_on(digits: Digits, tables: dict[Protocol, ImageTable], test: int) -> None:
+    table = colored_mnist.load(digits, size=14, test=test)
+    assert table.name == f"colored_mnist_test{test}"
+    assert {key for key in sizes(table) if key[0] in ("search", "test")} == {("search", test), ("test", test)}
+    assert {e for split, e in sizes(table) if split in ("train", "validation")} == {0, 1, 2} - {test}
+    assert len(table.indices("train")) == 70_000 - len(table.indices("test")) - 3 * 4_666
+    for column in ("images", "label", "attribute", "environment"):  # only the splits are others
+        assert torch.equal(getattr(table, column), getattr(tables["paper"], column))
+    assert torch.equal(table.split, tables["paper"].split) == (test == 2)
+
+
 def test_names(tables: dict[Protocol, ImageTable]) -> None:
     assert {protocol: table.name for protocol, table in tables.items()} == {
         "paper": "colored_mnist",
@@ -148,6 +173,10 @@ def test_unknown_protocol_and_size(digits: Digits) -> None:
         colored_mnist.load(digits, protocol="perfect")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="size=32 is out of range"):
         colored_mnist.load(digits, size=32)
+    with pytest.raises(ValueError, match="test=3 is out of range: 0, 1 or 2 with protocol='paper', and none with the"):
+        colored_mnist.load(digits, test=3)
+    with pytest.raises(ValueError, match="test=2 is out of range"):
+        colored_mnist.load(digits, protocol="irm", test=2)
 
 
 def test_real_digits(mnist: Digits) -> None:

@@ -112,6 +112,21 @@ def drawn(toy: Toy) -> Callable[..., Drawn]:
     return lambda **options: Drawn(toy, **options)
 
 
+def halves(table: ImageTable) -> Tensor:
+    """Masks of the training images of `make_table`: the half that is bright."""
+    train = table.part("train")
+    masks = torch.zeros(len(train), 1, *train.images.shape[2:], dtype=torch.uint8)
+    half = masks.shape[2] // 2
+    for mask, label in zip(masks, train.label.tolist(), strict=True):
+        mask[:, label * half : (label + 1) * half] = 255
+    return masks
+
+
+@pytest.fixture
+def make_halves() -> Callable[[ImageTable], Tensor]:
+    return halves
+
+
 class WaitedError(Exception):
     """Something has asked the device for a value."""
 
@@ -144,7 +159,9 @@ def one_epoch(make_table: Callable[..., ImageTable]) -> Callable[..., Outcome]:
     def run(name: str, *, table: ImageTable | None = None, **changes: Any) -> Outcome:
         small: dict[str, Any] = {"epochs": 1, "batch": 32, "pairs": 12, "pair_batch": 5, "held_out_pairs": 6}
         config = RunConfig(method=name, **{"device": "cpu"} | small | changes)
-        return train(config, gather(config, table=make_table() if table is None else table))
+        table = make_table() if table is None else table
+        masks = halves(table) if method_class(name).needs & {"masks", "attention"} else None
+        return train(config, gather(config, table=table, masks=masks))
 
     return run
 

@@ -20,10 +20,13 @@ from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 
 GUIDED = ["ipg", "joint", "continuous", "joint_weighted", "cggd"]
 """Methods that draw pairs at each k-th step."""
-ON_PAIRS = [*GUIDED, "pair_augmentation", "pair_contrastive"]
+ON_PAIRS = [*GUIDED, "pair_augmentation", "pair_contrastive", "ncm"]
 """All methods that need pairs."""
-ON_NUMBERS = [name for name in METHODS if name != "dair"]
-"""Methods that take the toy's numbers for images; test_dair.py has the same tests for one that wants colours."""
+ON_NUMBERS = [name for name in METHODS if name not in ("dair", "ncm", "epg", "gals", "gals_mask")]
+"""Methods that take the toy's numbers for images; the others, which want colours or masks, have the same tests of
+their own."""
+LOOP: dict[str, dict[str, Any]] = {"ncm": {"model": "linear"}}
+"""Settings without which a method cannot run."""
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -148,6 +151,24 @@ def test_what_the_table_must_have(need: str, column: str, message: str, toy: Any
             Needing(replace(setup, table=table))
 
 
+@pytest.mark.parametrize("name", [*GUIDED, "pair_augmentation", "pair_contrastive", "erm", "groupdro", "vrex", "irm"])
+def test_costs_are_the_images_that_pass_the_network(name: str, toy: Any, drawn: Any) -> None:
+    """Nine task images and six pairs; every third step has pairs where a method draws them so."""
+    model = toy.network()
+    method = toy.method(name, model, every=3, pairs_from=drawn())
+    seen = 0
+
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal seen
+        seen += len(inputs[0])
+
+    model[0].register_forward_hook(count)
+    for number in range(6):
+        method.step(toy.batch(number))
+    terms = {"1": 1.0, "1 + 2 B_I/B_D": 1 + 2 * 6 / 9, "1 + 2 B_I/(k B_D)": 1 + 2 * 6 / (3 * 9)}
+    assert seen / (6 * 9) == pytest.approx(terms[method_class(name).cost])
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_search_looks_at_what_there_is(name: str) -> None:
     kind = method_class(name)
@@ -199,7 +220,7 @@ def test_a_planted_read_is_caught(toy: Any, no_waiting: Any, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", METHODS)
 def test_an_epoch_of_the_one_loop(name: str, one_epoch: Any) -> None:
-    outcome = one_epoch(name)
+    outcome = one_epoch(name, **LOOP.get(name, {}))
     row, *refitted = outcome.rows
     assert len(refitted) == method_class(name).refits
     assert math.isfinite(row["train"]["task_loss"])

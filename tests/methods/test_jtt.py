@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,13 @@ def test_a_stop_in_either_stage_changes_nothing(
     assert (tmp_path / "run" / "first_stage" / "done").exists()
     again = train(config, gather(config, table=table), folder=tmp_path / "run")
     assert same(state(again.model), expected)
+
+
+def test_the_time_of_both_stages_counts(config: RunConfig, table: ImageTable, tmp_path: Path) -> None:
+    outcome = train(config, gather(config, table=table), folder=tmp_path / "run")
+    first = json.loads((tmp_path / "run" / "first_stage" / "result.json").read_text(encoding="utf-8"))["seconds"]
+    assert first > 0
+    assert outcome.result["seconds"] == pytest.approx(first + outcome.rows[-1]["seconds"], abs=0.002)
 
 
 @pytest.mark.parametrize(("name", "value"), [("first_epochs", 0), ("copies", -1), ("copies", 1.5)])

@@ -153,6 +153,20 @@ def test_the_weight_changes_at_the_annealing_step(name: str, divide: bool, toy: 
     torch.testing.assert_close(values(model), values(twin), atol=1e-12, rtol=1e-10)
 
 
+@pytest.mark.parametrize("divide", [False, True])
+def test_the_squared_norm_is_of_all_that_is_trained_and_is_divided_too(divide: bool, toy: Any) -> None:
+    """Against a step without it: what it adds to the gradient is 2 l2 θ, biases included."""
+    ends = []
+    for l2 in (0.0, 0.03):
+        model = toy.network()
+        start = values(model)
+        options = {"weight": 8.0, "anneal": 0, "divide": divide, "l2": l2}
+        toy.method("vrex", model, table=environments(toy), options=options).step(batch(toy, 0))
+        ends.append(values(model))
+    expected = -0.1 * 2 * 0.03 * start / (8.0 if divide else 1.0)
+    torch.testing.assert_close(ends[1] - ends[0], expected, atol=1e-14, rtol=1e-9)
+
+
 @pytest.mark.parametrize("restart", [False, True])
 def test_the_optimizer_begins_anew_at_the_annealing_step(restart: bool, toy: Any) -> None:
     """As if Adam were made again; without `restart` it goes on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipg.methods.space import Choice, LogUniform, Uniform
+from ipg.methods.space import Choice, LogUniform, Uniform, Whole, ZeroOr
 
 
 def test_equal_ranges_are_equal() -> None:
@@ -20,3 +20,8 @@ def test_ranges_without_a_value() -> None:
     for low, high in ((0, 1), (-1, 1), (2, 1)):
         with pytest.raises(ValueError, match=f"low={low} must be positive and below high={high}"):
             LogUniform(low, high)
+    with pytest.raises(ValueError, match="low=3 must be below high=3"):
+        Whole(3, 3)
+    for low, high in ((-1, 1), (2, 1)):
+        with pytest.raises(ValueError, match=f"low={low} must be at least 0 and below high={high}"):
+            ZeroOr(low, high)

@@ -159,7 +159,7 @@ def test_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             "resnet5",
-            "there is no model 'resnet5'; there are mnist_cnn, small_cnn and the names of timm, such as resnet50",
+            "there is no model 'resnet5'; there are mnist_cnn, .*, linear and the names of timm, such as resnet50",
         ),
         ("mnist_cn", "such as mnist_cnn"),
         ("xyzzy", "timm.list_models"),
@@ -182,6 +182,8 @@ def test_networks_without_one_linear_head(name: str) -> None:
 
 def test_without_timm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ValueError, match=r"model 'resnet18', none of mnist_cnn, small_cnn, needs timm.*\[images\]'"):
+    with pytest.raises(
+        ValueError, match=r"model 'resnet18', none of mnist_cnn, small_cnn, .*, linear, needs timm.*\[images\]'"
+    ):
         build_model("resnet18", channels=3, classes=2)
     assert build_model("small_cnn", channels=3, classes=2) is not None

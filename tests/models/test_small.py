@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ipg.models import MODELS, FirstConv2d, build_model
+from ipg.models import MODELS, FirstConv2d, build_model, load_model, save_weights
 from ipg.rationale import find_head
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state")
@@ -59,12 +61,76 @@ def test_number_of_parameters(name: str, channels: int, classes: int, expected: 
     assert sum(parameter.numel() for parameter in model.parameters()) == expected
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "dair_cnn"])
 @pytest.mark.parametrize("size", [8, 14, 28])
 def test_logits_of_images_of_any_size(name: str, size: int) -> None:
-    model = build_model(name, channels=2, classes=3)
+    model = build_model(name, channels=2, classes=3, size=size)
     assert model(torch.rand(5, 2, size, size)).shape == (5, 3)
     assert find_head(model).out_features == 3
+
+
+def test_a_network_for_one_size_says_so() -> None:
+    assert build_model("dair_cnn", channels=3, classes=2, size=28)(torch.rand(5, 3, 28, 28)).shape == (5, 2)
+    with pytest.raises(ValueError, match="dair_cnn takes images of 28x28, these have 14x14: leave --size out"):
+        build_model("dair_cnn", channels=2, classes=2, size=14)
+
+
+def test_irm_mlp_is_arjovskys() -> None:
+    """Written out, with the bounds of Glorot's uniform distribution, sqrt(6 / (in + out)), filled and kept."""
+    model = build_model("irm_mlp", channels=2, classes=2, size=14)
+    state = model.state_dict()
+    matrices = [value for value in state.values() if value.ndim == 2]
+    assert [tuple(matrix.shape) for matrix in matrices] == [(390, 392), (390, 390), (1, 390)]
+    for matrix in matrices:
+        bound = (6 / sum(matrix.shape)) ** 0.5
+        assert 0.97 * bound < matrix.abs().max() <= bound
+    assert all((value == 0).all() for value in state.values() if value.ndim == 1)
+    images = torch.rand(3, 2, 14, 14)
+    hidden = images.flatten(1)
+    for matrix in matrices[:2]:
+        hidden = F.relu(hidden @ matrix.T)
+    torch.testing.assert_close(model(images)[:, 1:], hidden @ matrices[2].T, atol=1e-5, rtol=1e-5)
+    assert {name: len(find_head(build_model(name, channels=1, classes=2, size=14)).weight[0]) for name in MODELS
+            if name.startswith("irm_mlp")} == {"irm_mlp": 390, "irm_mlp_256": 256, "irm_mlp_83": 83}  # fmt: skip
+
+
+def test_dair_cnn_is_the_authors() -> None:
+    model = build_model("dair_cnn", channels=3, classes=2)
+    shapes = [tuple(value.shape) for value in model.state_dict().values() if value.ndim > 1]
+    assert shapes == [(6, 3, 4, 4), (16, 6, 4, 4), (96, 16, 4, 4), (64, 96), (1, 64)]
+
+
+@pytest.mark.parametrize("name", ["irm_mlp", "dair_cnn"])
+def test_one_logit_is_given_as_two(name: str) -> None:
+    """The cross-entropy of both is the binary cross-entropy of the one."""
+    size = 14 if name == "irm_mlp" else 28
+    model = build_model(name, channels=3, classes=2, size=size).double()
+    images, label = torch.rand(6, 3, size, size).double(), torch.tensor([0, 1, 1, 0, 1, 0])
+    logits = model(images)
+    assert find_head(model).out_features == 1
+    assert (logits[:, 0] == 0).all()
+    binary = F.binary_cross_entropy_with_logits(logits[:, 1], label.double())
+    assert F.cross_entropy(logits, label).item() == pytest.approx(binary.item(), abs=1e-12)
+    assert build_model(name, channels=3, classes=5, size=size).double()(images).shape == (6, 5)
+
+
+def test_a_linear_network_is_its_head() -> None:
+    model = build_model("linear", channels=2, classes=2, size=14)
+    images = torch.rand(3, 2, 14, 14)
+    head = find_head(model)
+    assert torch.equal(model(images), images.flatten(1) @ head.weight.T + head.bias)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_network_is_known_from_its_file(name: str, classes: int, tmp_path: Path) -> None:
+    size = 28 if name == "dair_cnn" else 10
+    model = build_model(name, channels=2, classes=classes, size=size)
+    save_weights(tmp_path / "weights.safetensors", model)
+    again = load_model(str(tmp_path / "weights.safetensors"))
+    images = torch.rand(3, 2, size, size)
+    assert torch.equal(again(images), model(images))
+    assert getattr(again, "name", None) == name
 
 
 @pytest.mark.parametrize("name", MODELS)

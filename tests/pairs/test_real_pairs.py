@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from ipg.data.columns import read_columns
 from ipg.data.load import list_files
+from ipg.methods.epg import boxes
 from ipg.pairs import background, counterparts, matched
 from ipg.pairs.audit import audit, summary
 from ipg.pairs.features import read_attributes
@@ -63,6 +65,27 @@ def test_as_many_background_pairs_as_the_paper_has(home: Path, reverse: bool) ->
     assert splits == {"train", "validation"}
     pairs = background.plan(table, 8, masks=masks, keep=keep).pair_set()
     assert pairs.label.bincount().tolist() == [4, 4]
+
+
+@pytest.mark.parametrize("home", ["waterbirds100"], indirect=True)
+def test_boxes_around_masks_are_those_that_people_drew(home: Path) -> None:
+    listing = list_files("waterbirds100", path=home)
+    assert listing is not None
+    rows = (listing.split == 0).nonzero().flatten().tolist()[::40]
+    masks = Masks(home / "masks.zip", listing, size=112).tensor(rows)
+    drawn = read_columns(home / "boxes.csv")
+    places = {name: row for row, name in enumerate(drawn["img_filename"])}
+    agreement = []
+    for mask, row in zip(boxes(masks / 255), rows, strict=True):
+        x, y, width, height = (
+            112 * float(drawn[side][places[listing.files[row]]]) for side in ("x", "y", "width", "height")
+        )
+        expected = torch.zeros(112, 112)
+        expected[round(y) : round(y + height), round(x) : round(x + width)] = 1
+        both, either = torch.minimum(mask[0], expected).sum(), torch.maximum(mask[0], expected).sum()
+        agreement.append(float(both / either))
+    assert len(agreement) == 120
+    assert torch.tensor(agreement).median() > 0.9
 
 
 @pytest.mark.parametrize("home", ["celeba-subset"], indirect=True)

@@ -150,9 +150,9 @@ def test_every_epoch_is_evaluated_on_all_splits(settings: Make, materials: Gathe
         }  # fmt: skip
         assert sum(group["count"] for group in row["validation"]["groups"].values()) == 40
         assert sum(group["count"] for group in row["test"]["groups"].values()) == 40
-    last = outcome.rows[-1]
-    assert last["test"] == evaluate(outcome.model, given.table.part("test"))
-    assert last["validation"] == evaluate(outcome.model, given.table.part("validation"))
+    last, training = outcome.rows[-1], given.table.part("train")
+    for split in ("test", "validation"):
+        assert last[split] == evaluate(outcome.model, given.table.part(split), training=training)
     assert last["pair_disagreement"] == pair_disagreement(outcome.model, given.held_out)
     assert last["train_pair_disagreement"] == pair_disagreement(outcome.model, given.pairs)
     assert len({json.dumps(row["train"]) for row in outcome.rows}) == 3  # means begin anew with an epoch
@@ -221,7 +221,7 @@ def test_the_kept_epoch_is_the_rules(settings: Make, materials: Gather, rule: st
     assert outcome.result["selected_epoch"] == kept["epoch"]
     assert outcome.result["metrics"] == {**kept["test"], "pair_disagreement": kept["pair_disagreement"]}
     assert outcome.result["last_metrics"]["average"] == outcome.rows[-1]["test"]["average"]
-    assert evaluate(outcome.model, given.table.part("test")) == kept["test"]
+    assert evaluate(outcome.model, given.table.part("test"), training=given.table.part("train")) == kept["test"]
     assert not outcome.model.training
     if rule == "worst_group":  # the rates above are such that it is not the last
         assert kept["epoch"] < 6

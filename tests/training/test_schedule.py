@@ -24,6 +24,11 @@ def test_cosine_begins_at_the_peak_and_ends_near_zero() -> None:
     assert learning_rate(4, 4, RunConfig(learning_rate=0.8, schedule="cosine")) == pytest.approx(0, abs=1e-15)
 
 
+def test_a_step_down_to_a_tenth_in_the_second_half() -> None:
+    assert rates(5, schedule="step") == pytest.approx([0.8, 0.8, 0.8, 0.08, 0.08])
+    assert rates(4, schedule="step", warmup=1) == pytest.approx([0.8, 0.8, 0.08, 0.08])
+
+
 def test_warm_up_is_linear_and_reaches_the_peak() -> None:
     assert rates(6, schedule="constant", warmup=4) == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
 
@@ -35,7 +40,7 @@ def test_the_cosine_begins_after_the_warm_up() -> None:
     assert rates(6, schedule="cosine", warmup=2) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "step"])
 @pytest.mark.parametrize("warmup", [4, 9])
 def test_a_warm_up_as_long_as_the_run_or_longer(schedule: str, warmup: int) -> None:
     assert rates(4, schedule=schedule, warmup=warmup) == pytest.approx([0.8 * (n + 1) / warmup for n in range(4)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,8 @@ from ipg.seeds import derive_seed
 __all__ = ["Batch", "Batches", "Sampling"]
 
 
+NO_MASK = torch.empty(0)
+"""In place of the masks of a batch, for methods that need none."""
 AHEAD = 3
 """How many batches of streamed images are gathered ahead."""
 
@@ -33,6 +36,7 @@ class Batch(NamedTuple):
     group: Tensor  # (B,)
     environment: Tensor  # (B,)
     row: Tensor  # (B,); position in the training table
+    mask: Tensor = NO_MASK  # (B, 1, H, W), float in [0, 1], where the method needs masks; elsewhere empty
 
 
 class Sampling(NamedTuple):
@@ -58,6 +62,8 @@ class Batches:
         augmentation: the views that are drawn of them; none by default.
         share: this process's part of the rows of a batch, where several train together; all of them by default.
         compile: gather and scale in one kernel.
+        masks: of every image of the table, (N, 1, H, W) of uint8, seen through the view of its image; none by default.
+        steps: batches an epoch, taken from as many passes as it takes; those of one pass by default.
     """
 
     def __init__(
@@ -70,6 +76,8 @@ class Batches:
         augmentation: Augmentation | None = None,
         share: Callable[[Tensor], Tensor] | None = None,
         compile: bool = False,
+        masks: Tensor | None = None,
+        steps: int | None = None,
     ) -> None:
         if len(table) == 0:
             raise ValueError(f"{table.name}: there is no image to train on")
@@ -78,39 +86,50 @@ class Batches:
         self._rows = None if sampling.rows is None else sampling.rows.cpu()
         self._weights = None if sampling.weights is None else sampling.weights.double().cpu()
         self._count = len(table) if self._rows is None else len(self._rows)
+        self._in_a_pass = -(-self._count // batch_size)  # the last may be smaller
+        self._steps = steps or self._in_a_pass
         self.augmentation = augmentation or Augmentation()
         self.device = table.label.device
         self.streamed = table.images.device != self.device
         self._share = share or _whole
         self._group = table.group
+        self._masks = masks
         self._gather = compiled(_gather) if compile else _gather
         self._view = compiled(look) if compile else look
         self._placed: Tensor | None = None  # the images of the batch that is next, where a captured step finds them
 
     def __len__(self) -> int:
-        """Batches a pass; the last may be smaller."""
-        return -(-self._count // self.batch_size)
+        """Batches an epoch."""
+        return self._steps
 
     def rows(self, epoch: int, *, start: int = 0) -> Iterator[Tensor]:
-        """The batches of pass `epoch` from the `start`-th on, each as rows on the table's device.
+        """The batches of `epoch` from the `start`-th on, each as rows on the table's device.
 
         Of streamed images those of a batch are in their place once its rows are given.
         """
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", epoch))
-        order = self._order(generator)
+        parts = map(self._share, self._parts(epoch, start))
         if not self.streamed:
-            yield from map(self._share, torch.split(order.to(self.device), self.batch_size)[start:])
+            yield from parts
             return
-        parts = [self._share(rows) for rows in torch.split(order, self.batch_size)[start:]]
         with ThreadPoolExecutor(1, "images") as pool:
-            coming = deque(pool.submit(self._fetch, rows) for rows in parts[:AHEAD])
-            for number, rows in enumerate(parts):
-                self._place(coming.popleft().result())
-                coming.extend(pool.submit(self._fetch, later) for later in parts[number + AHEAD : number + AHEAD + 1])
+            coming = deque((rows, pool.submit(self._fetch, rows)) for rows in islice(parts, AHEAD))
+            while coming:
+                rows, images = coming.popleft()
+                self._place(images.result())
+                coming.extend((later, pool.submit(self._fetch, later)) for later in islice(parts, 1))
                 yield rows.to(self.device, non_blocking=True)
 
-    def _order(self, generator: torch.Generator) -> Tensor:
+    def _parts(self, epoch: int, start: int) -> Iterator[Tensor]:
+        """The rows of the batches of `epoch` from the `start`-th on, where they are used first."""
+        numbers = range(epoch * len(self) + start, (epoch + 1) * len(self))
+        for turn, together in groupby(numbers, lambda number: number // self._in_a_pass):
+            order = self._order(turn)
+            batches = torch.split(order if self.streamed else order.to(self.device), self.batch_size)
+            yield from (batches[number % self._in_a_pass] for number in together)
+
+    def _order(self, turn: int) -> Tensor:
         """The rows of a pass, (n,)."""
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", turn))
         if self._weights is not None:
             return torch.multinomial(self._weights, self._count, replacement=True, generator=generator)
         order = torch.randperm(self._count, generator=generator)
@@ -122,9 +141,12 @@ class Batches:
         images = self._placed[: len(rows)] if self._placed is not None else table.images
         where = torch.arange(len(rows), device=self.device) if self._placed is not None else rows
         image = self._gather(images, where)
+        mask = NO_MASK if self._masks is None else self._gather(self._masks, rows)
         if self.augmentation:
-            image = self._view(image, self.augmentation.draw(len(rows), self.device))
-        return Batch(image, table.label[rows], self._group[rows], table.environment[rows], rows)
+            views = self.augmentation.draw(len(rows), self.device)
+            image = self._view(image, views)
+            mask = mask if self._masks is None else self._view(mask, views)
+        return Batch(image, table.label[rows], self._group[rows], table.environment[rows], rows, mask)
 
     def _fetch(self, rows: Tensor) -> Tensor:
         """The images of `rows` in memory that the device can copy from by itself."""

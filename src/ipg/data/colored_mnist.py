@@ -13,9 +13,14 @@ so shape gives 75 % everywhere, colour 90, 80 and 10 %. Protocols:
   environment 2 (4,666; for hyper-parameters alone), `test` the rest of it (18,667).
 - `clean`: the same without label noise.
 - `train_noise`: the same, colour from the clean label and labels flipped afterwards, in all splits but `test`.
+  With `test` another environment may take the place of environment 2, which then is among those of training:
+  DomainBed's figures are means over the three.
 - `irm`: Arjovsky's. Of the 60,000 training digits the first 50,000, shuffled, are `train` (even places environment 1,
   odd ones 0) and the last 10,000 `test` (environment 2), at 14x14 by every second pixel. It has no hold-out: the split
   `validation` is there and empty.
+- `dair`: that of Huang et al., "Robustness through Data Augmentation Loss Consistency", TMLR 2022. Of the 60,000
+  training digits the first 20,000 are `train` (environment 1 alone) and the last 20,000 `test` (environment 2), at
+  28x28, with a third channel that is black. It has no hold-out either.
 
 Differs from DomainBed: one seed draws everything, where DomainBed draws the hold-out from a hash of seed and
 environment; and the hold-out is the first fifth of an environment, whose order is random already.
@@ -28,6 +33,7 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ipg.data.coloring import COLORS, chance, colorize, halve
 from ipg.data.mnist import Digits, read
@@ -35,7 +41,7 @@ from ipg.data.table import ImageTable
 
 __all__ = ["Protocol", "load"]
 
-Protocol = Literal["paper", "irm", "clean", "train_noise"]
+Protocol = Literal["paper", "irm", "clean", "train_noise", "dair"]
 
 ENVIRONMENTS = (0.1, 0.2, 0.9)
 """The chance e that colour and label differ."""
@@ -45,12 +51,14 @@ _NAMES: dict[Protocol, str] = {
     "irm": "colored_mnist_irm",
     "clean": "colored_mnist_clean",
     "train_noise": "colored_mnist_train_noise",
+    "dair": "colored_mnist_dair",
 }
 
 
 class _Layout(NamedTuple):
-    """Which split and environment every digit falls into."""
+    """Which digits there are, and which split and environment each falls into."""
 
+    rows: Tensor  # (N,)
     split: Tensor  # (N,)
     environment: Tensor  # (N,)
     splits: tuple[str, ...]
@@ -62,17 +70,20 @@ def load(
     protocol: Protocol = "paper",
     size: int | None = None,
     seed: int = 0,
+    test: int | None = None,
 ) -> ImageTable:
     """Load ColoredMNIST.
 
-    Row i is the i-th digit of MNIST whatever the seed. Its place in the splits, whether its label is flipped and its
-    colour are drawn from the seed, in this order: `paper`, `clean` and `train_noise` of a seed have the same splits.
+    Row i is the i-th digit of MNIST whatever the seed (of `dair`, the i-th of those it uses). Its place in the splits,
+    whether its label is flipped and its colour are drawn from the seed, in this order: `paper`, `clean` and
+    `train_noise` of a seed have the same splits.
 
     Args:
         mnist: the digits, or where they lie (`ipg.data.mnist.read`; default `ipg.data.mnist.default_path()`).
         protocol: see above.
         size: 28 or 14. Default: the protocol's own, 14 for `irm` and else 28. The others shrink to 14 by 2x2 means.
         seed: of splits, label noise and colours.
+        test: the environment that is tested on, for `paper` alone; 2 if not given.
 
     Returns:
         The table; `content` is the digit.
@@ -84,14 +95,18 @@ def load(
         raise ValueError(f"unknown protocol {protocol!r} of ColoredMNIST; it has {', '.join(get_args(Protocol))}")
     if size not in (None, 14, 28):
         raise ValueError(f"size={size} is out of range: ColoredMNIST comes in 14 and 28 pixels")
+    if test not in ((None, 0, 1, 2) if protocol == "paper" else (None,)):
+        raise ValueError(f"test={test} is out of range: 0, 1 or 2 with protocol='paper', and none with the others")
     digits = mnist if isinstance(mnist, Digits) else read(mnist)
     generator = torch.Generator().manual_seed(seed)
     if protocol == "irm":
-        split, environment, splits = _arjovsky(digits.train, generator)
+        rows, split, environment, splits = _arjovsky(digits.train, generator)
+    elif protocol == "dair":
+        rows, split, environment, splits = _huang(digits.train)
     else:
-        split, environment, splits = _domainbed(len(digits.labels), generator)
+        rows, split, environment, splits = _domainbed(len(digits.labels), generator, 2 if test is None else test)
 
-    digit, n = digits.labels[: len(split)], len(split)
+    digit, n = digits.labels[rows], len(rows)
     clean = digit < 5
     label = clean ^ chance(0.0 if protocol == "clean" else LABEL_NOISE, n, generator)
     parted = chance(torch.tensor(ENVIRONMENTS)[environment], n, generator)
@@ -99,9 +114,10 @@ def load(
     if protocol == "train_noise":
         color = clean ^ parted
         label = torch.where(split == splits.index("test"), clean, label)
+    images = colorize(_resize(digits.images[rows], protocol, size), color.long())
     return ImageTable(
-        name=_NAMES[protocol],
-        images=colorize(_resize(digits.images[:n], protocol, size), color.long()),
+        name=_NAMES[protocol] if test is None else f"{_NAMES[protocol]}_test{test}",
+        images=F.pad(images, (0, 0, 0, 0, 0, 1)) if protocol == "dair" else images,
         label=label.long(),
         attribute=color.long(),
         split=split,
@@ -113,12 +129,12 @@ def load(
     )
 
 
-def _domainbed(n: int, generator: torch.Generator) -> _Layout:
+def _domainbed(n: int, generator: torch.Generator, test: int) -> _Layout:
     place = torch.randperm(n, generator=generator)  # (N,): where a digit stands in the shuffled row
     environment = place % 3
     held = place // 3 < (environment.bincount(minlength=3) // 5)[environment]  # the first fifth of an environment
-    split = torch.where(environment < 2, held.long(), 3 - held.long())
-    return _Layout(split, environment, ("train", "validation", "search", "test"))
+    split = torch.where(environment != test, held.long(), 3 - held.long())
+    return _Layout(torch.arange(n), split, environment, ("train", "validation", "search", "test"))
 
 
 def _arjovsky(n: int, generator: torch.Generator) -> _Layout:
@@ -126,7 +142,15 @@ def _arjovsky(n: int, generator: torch.Generator) -> _Layout:
     train = n - n // 6
     environment = torch.full((n,), 2)
     environment[:train] = 1 - torch.randperm(train, generator=generator) % 2
-    return _Layout(2 * (torch.arange(n) >= train).long(), environment, ("train", "validation", "test"))
+    rows = torch.arange(n)
+    return _Layout(rows, 2 * (rows >= train).long(), environment, ("train", "validation", "test"))
+
+
+def _huang(n: int) -> _Layout:
+    """The first third of MNIST's training part (20,000) for training, the last for testing."""
+    rows = torch.cat([torch.arange(n // 3), torch.arange(n - n // 3, n)])
+    later = (rows >= n // 3).long()
+    return _Layout(rows, 2 * later, 1 + later, ("train", "validation", "test"))
 
 
 def _resize(grey: Tensor, protocol: Protocol, size: int | None) -> Tensor:

@@ -38,9 +38,9 @@ def _fashion(protocol: colored_fashion.Protocol) -> Loader:
     return load
 
 
-def _mnist(protocol: colored_mnist.Protocol) -> Loader:
+def _mnist(protocol: colored_mnist.Protocol, *, test: int | None = None) -> Loader:
     def load(path: Where, size: int | None, seed: int) -> ImageTable:
-        return colored_mnist.load(path, protocol=protocol, size=size, seed=seed)
+        return colored_mnist.load(path, protocol=protocol, size=size, seed=seed, test=test)
 
     return load
 
@@ -86,6 +86,10 @@ DATASETS: dict[str, Loader] = {
     "colored_mnist_clean": _mnist("clean"),
     "colored_mnist_train_noise": _mnist("train_noise"),
     "colored_mnist_irm": _mnist("irm"),
+    "colored_mnist_dair": _mnist("dair"),
+    "colored_mnist_test0": _mnist("paper", test=0),
+    "colored_mnist_test1": _mnist("paper", test=1),
+    "colored_mnist_test2": _mnist("paper", test=2),
     **{name: _decoding(reader) for name, reader in READERS.items()},
 }
 

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ipg.experiments.ablations  # noqa: F401 - its methods are known to studies
 from ipg.config import ConfigError, RunConfig, read_toml
 from ipg.methods import method_class, parse_options
 
-__all__ = ["ADDED", "STUDIES", "Study", "Trial", "find_study", "load_study"]
+__all__ = ["ADDED", "STUDIES", "Study", "Trial", "arm_trials", "find_study", "load_study"]
 
 STUDIES = Path(__file__).with_name("studies")
 """The project's own studies."""
@@ -38,6 +39,8 @@ ADDED: dict[str, Any] = {
     "flip": False,
     "resident": 0.5,
     "start": None,
+    "masks": None,
+    "steps": None,
 }
 """Settings that joined after rows had been written, with the value that trials had in effect before them.
 
@@ -115,7 +118,7 @@ def load_study(path: Path) -> Study:
     trials: dict[str, Trial] = {}
     for number, arm in enumerate(arms, start=1):
         try:
-            found = {trial.key: trial for trial in _trials(path.stem, content, arm)}
+            found = {trial.key: trial for trial in arm_trials(path.stem, content, arm)}
             if trials.keys() & found.keys():
                 raise ConfigError(["repeats trials of an arm above it"])
         except ConfigError as error:
@@ -127,7 +130,7 @@ def load_study(path: Path) -> Study:
     return Study(path.stem, tuple(trials.values()), content.get("metrics_split", "test"))
 
 
-def _trials(study: str, content: Mapping[str, Any], arm: Mapping[str, Any]) -> list[Trial]:
+def arm_trials(study: str, content: Mapping[str, Any], arm: Mapping[str, Any]) -> list[Trial]:
     """The trials of one arm, a seed each."""
     if not isinstance(arm, dict):
         raise ConfigError(["expected a table"])

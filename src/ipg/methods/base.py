@@ -17,17 +17,20 @@ from ipg.evaluation.groups import logits_of
 from ipg.guidance import DrawsPairs
 from ipg.methods.options import parse_options
 from ipg.methods.space import Range
+from ipg.pairs.pairset import PairSet
 from ipg.rationale import full_precision
 
 __all__ = ["NEEDS", "Method", "Need", "NoOptions", "Setup"]
 
-Need = Literal["pairs", "environments", "groups", "validation groups"]
+Need = Literal["pairs", "environments", "groups", "validation groups", "masks", "attention"]
 
 NEEDS: dict[Need, str] = {
     "pairs": "invariance pairs",
     "environments": "training images of two environments or more",
     "groups": "training images whose attribute is known",
     "validation groups": "validation images whose attribute is known",
+    "masks": "masks of the objects in training images",
+    "attention": "maps of where CLIP looks in training images",
 }
 """What a method may need of the training data, in words."""
 
@@ -48,6 +51,10 @@ class Setup:
     """Makes an optimizer like the run's own, for methods that train a second network."""
     validation: ImageTable | None = None
     """The validation images, for methods that are fitted to them."""
+    pair_set: PairSet | None = None
+    """All training pairs, for methods that look at them before they begin."""
+    masks: Tensor | None = None
+    """Where every training image shows what counts, (N, 1, H, W) of uint8, for methods that need masks or attention."""
 
     def logits(self, images: Tensor) -> Tensor:
         """What the network says of `images`, (B, K), in single precision or better."""
@@ -84,6 +91,11 @@ class Method:
     """Whether `refit` changes the network once training is over."""
     space: ClassVar[Mapping[str, Range]] = {}
     """What a search may try, by the name of an option or of a setting of the run."""
+    cost: ClassVar[str] = "1"
+    """Work of an iteration as a multiple of plain training's, by passes through the network.
+
+    B_D are the task images, B_I the pairs, k is `every` and E the number of environments.
+    """
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -119,6 +131,12 @@ class Method:
         """Which training images a pass draws, and how often; all of them once by default."""
         del table, options, seed
         return Sampling()
+
+    @classmethod
+    def regions(cls, config: RunConfig, table: ImageTable) -> Tensor | None:
+        """Where every training image of `table` shows what counts, (n, 1, H, W) of uint8; nothing by default."""
+        del config, table
+        return None
 
     @classmethod
     def first_stage(cls, config: RunConfig) -> RunConfig | None:

@@ -46,6 +46,7 @@ class Cggd(Ipg):
 
     name: ClassVar[str] = "cggd"
     summary: ClassVar[str] = "Constraint-guided gradient descent: the pairs' alignment as a constraint on task steps."
+    cost: ClassVar[str] = "1 + 2 B_I/(k B_D)"
     Options: ClassVar[type] = CggdOptions
     space: ClassVar[Mapping[str, Range]] = {"factor": Choice((1.1, 1.5, 3.0, 10.0)), "tolerance": LogUniform(1e-3, 1)}
 

@@ -5,11 +5,13 @@ Where IPG's own τ is 0, as on ColoredMNIST and Waterbirds-100, the two are one 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from ipg.guidance import Guidance
 from ipg.methods.base import Setup
 from ipg.methods.ipg import Ipg, build_guidance
+from ipg.methods.space import Range
 
 __all__ = ["Continuous"]
 
@@ -19,6 +21,7 @@ class Continuous(Ipg):
 
     name: ClassVar[str] = "continuous"
     summary: ClassVar[str] = "IPG with the condition never met (tau 0): an ablation of the paper."
+    space: ClassVar[Mapping[str, Range]] = {name: Ipg.space[name] for name in ("alpha", "margin")}
 
     def build_guide(self, setup: Setup) -> Guidance:
         """IPG's guidance with τ = 0 and `>=`."""

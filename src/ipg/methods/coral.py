@@ -5,8 +5,8 @@
 μ_e and C_e (divided by n − 1) are of the features z in environment e; the means are over coordinates. Since
 Σ_{e<e'} ‖a_e − a_e'‖² = E Σ_e ‖a_e − ā‖², no pair of environments is formed.
 
-Sun and Saenko, "Deep CORAL: Correlation Alignment for Deep Domain Adaptation", ECCV 2016, in the form for several
-environments of DomainBed, which adds the means.
+Sun and Saenko, "Deep CORAL: Correlation Alignment for Deep Domain Adaptation", ECCV Workshops 2016, in the form for
+several environments of DomainBed, which adds the means.
 
 Differs from DomainBed: batches are pooled, so that L_T is plain training's (`ipg.methods.penalized`); an environment
 with fewer than two images in a batch has no covariance and is left out.

@@ -66,6 +66,7 @@ class Dair(Method):
 
     name: ClassVar[str] = "dair"
     summary: ClassVar[str] = "DAIR: images and recoloured copies of them, their losses drawn together."
+    cost: ClassVar[str] = "2"
     Options: ClassVar[type] = DairOptions
     space: ClassVar[Mapping[str, Range]] = {"weight": LogUniform(1.0, 100.0)}
 

@@ -51,6 +51,7 @@ class Dfr(Erm):
 
     name: ClassVar[str] = "dfr"
     summary: ClassVar[str] = "Deep Feature Reweighting: plain training, then a last layer fitted to validation groups."
+    cost: ClassVar[str] = "1, and fits of the head"
     needs: ClassVar[frozenset[Need]] = frozenset({"validation groups"})
     refits: ClassVar[bool] = True
     Options: ClassVar[type] = DfrOptions

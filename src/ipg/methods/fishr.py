@@ -10,7 +10,7 @@ from two matrix products, so that no image's gradient is built:  v_e = mean(a² 
 
 Rame, Dancette and Cord, "Fishr: Invariant Gradient Variances for Out-of-Distribution Generalization", ICML 2022. The
 averaged form and all defaults are those of DomainBed; the authors' ColoredMNIST has form=plain with the schedule of
-IRM: weight_before=1, weight=91257.18613115903, anneal=190, divide=true, restart=false.
+IRM: weight_before=1, weight=91257.18613115903, anneal=190, divide=true, restart=false, l2=0.00110794568.
 
 Differs from the paper: batches are pooled, so that L_T is plain training's (`ipg.methods.penalized`); an environment
 that a batch lacks keeps its average and is not compared.
@@ -29,7 +29,7 @@ from ipg.methods.base import Need, Setup
 from ipg.methods.options import option
 from ipg.methods.parts import membership
 from ipg.methods.penalized import Annealed, AnnealedOptions, Outputs, mean_over
-from ipg.methods.space import Choice, LogUniform, Range, Uniform
+from ipg.methods.space import LogUniform, Range, Uniform, Whole
 
 __all__ = ["Fishr"]
 
@@ -54,7 +54,7 @@ class Fishr(Annealed):
     Options: ClassVar[type] = FishrOptions
     space: ClassVar[Mapping[str, Range]] = {
         "weight": LogUniform(10, 1e4),
-        "anneal": Choice((0, 500, 1500, 3000)),
+        "anneal": Whole(0, 5000),
         "average": Uniform(0.9, 0.99),
     }
 
@@ -78,6 +78,7 @@ class Fishr(Annealed):
         """v, (E, K (D + 1)), and which environments the batch has, (E,)."""
         logits, inputs = outputs.logits, outputs.features
         error = logits.softmax(dim=1) - membership(outputs.label, logits.shape[1], logits.dtype)  # (B, K)
+        error = error[:, -self.tap.head.out_features :]  # of a head with one output only σ(o) − y
         if self.tap.head.bias is not None:
             inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], dim=1)  # (B, D + 1)
         member = membership(outputs.environment, self.environments, logits.dtype)  # (B, E)

@@ -6,6 +6,7 @@ Gradients", Machine Learning 2026, Algorithm 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, cast
 
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from ipg.data.batches import Batch
 from ipg.guidance import Guidance
 from ipg.methods.base import Method, Need, Setup
+from ipg.methods.space import LogUniform, Range, Uniform, ZeroOr
 
 __all__ = ["Ipg", "build_guidance"]
 
@@ -40,7 +42,13 @@ class Ipg(Method):
 
     name: ClassVar[str] = "ipg"
     summary: ClassVar[str] = "Invariance Pair Guidance: corrective updates from pairs, task updates rescaled by them."
+    cost: ClassVar[str] = "1 + 2 B_I/(k B_D)"
     needs: ClassVar[frozenset[Need]] = frozenset({"pairs"})
+    space: ClassVar[Mapping[str, Range]] = {
+        "alpha": Uniform(0.05, 0.95),
+        "tau": ZeroOr(0.0, 1.0),
+        "margin": LogUniform(1e-2, 10.0),
+    }
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

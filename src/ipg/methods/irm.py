@@ -8,10 +8,10 @@ R_e is the mean cross-entropy of environment e. Its derivative by the scale w ha
 
 Arjovsky et al., "Invariant Risk Minimization", 2019: IRMv1 (squared), and its unbiased estimate from two parts of a
 batch (split). The defaults are those of DomainBed; the authors' ColoredMNIST has penalty=squared,
-weight=91257.18613115903, anneal=190, divide=true and restart=false over full batches.
+weight=91257.18613115903, anneal=190, divide=true, restart=false and l2=0.00110794568 over full batches.
 
 Differs from the paper: batches are pooled, so that L_T is plain training's and the penalty is over the environments of
-a batch (`ipg.methods.penalized`); an L2 term is the run's weight decay, which is not divided.
+a batch (`ipg.methods.penalized`). A full batch of environments of one size, not weighted by class, is the paper's.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class Irm(Annealed):
     summary: ClassVar[str] = "IRM: penalises a classifier that rescaling would improve in any environment."
     needs: ClassVar[frozenset[Need]] = frozenset({"environments"})
     Options: ClassVar[type] = IrmOptions
-    space: ClassVar[Mapping[str, Range]] = {"weight": LogUniform(0.1, 1e5), "anneal": Choice((0, 100, 500, 2000))}
+    space: ClassVar[Mapping[str, Range]] = {
+        "weight": LogUniform(0.1, 1e5),
+        "anneal": Choice((1, 10, 100, 1000, 10_000)),
+    }
 
     def penalty(self, outputs: Outputs) -> Tensor:
         """The mean of D_e; an environment of a single image has no halves and is left out of `split`."""

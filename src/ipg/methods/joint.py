@@ -12,6 +12,7 @@ is not fixed. Here are all readings:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
@@ -21,6 +22,7 @@ from ipg.data.batches import Batch
 from ipg.guidance import DrawsPairs, Guidance
 from ipg.methods.base import Setup
 from ipg.methods.ipg import Ipg, build_guidance
+from ipg.methods.space import Choice, Range
 
 __all__ = ["Joint"]
 
@@ -39,6 +41,10 @@ class Joint(Ipg):
     name: ClassVar[str] = "joint"
     summary: ClassVar[str] = "Task and pair loss without rescaling: an ablation of the paper."
     Options: ClassVar[type] = JointOptions
+    space: ClassVar[Mapping[str, Range]] = {
+        "order": Choice(("task_first", "alignment_first", "sum")),
+        "loss": Choice(("alignment", "corrective")),
+    }
 
     def build_guide(self, setup: Setup) -> Guidance:
         """IPG's guidance; with the alignment loss alone the margin is 0."""

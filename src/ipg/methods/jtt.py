@@ -44,6 +44,7 @@ class Jtt(Erm):
 
     name: ClassVar[str] = "jtt"
     summary: ClassVar[str] = "Just Train Twice: plain training, and again with its errors repeated."
+    cost: ClassVar[str] = "1, and a first stage and repeated images"
     Options: ClassVar[type] = JttOptions
     space: ClassVar[Mapping[str, Range]] = {"first_epochs": Choice((1, 2, 4)), "copies": Choice((5, 20, 50, 100))}
 

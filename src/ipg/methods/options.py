@@ -1,6 +1,6 @@
 """The options of a method's own: a frozen dataclass, its fields checked and brought to their types.
 
-A field is a choice between words (`Literal`), a number, or yes and no. A number's range stands in its metadata:
+A field is a choice between words (`Literal`), text, a number, or yes and no. A number's range stands in its metadata:
 
     weight: float = option(1.0, least=0)
 """
@@ -56,6 +56,10 @@ def _coerce(value: Any, kind: Any, limits: Mapping[str, float]) -> Any:
         if value not in choices:
             raise ValueError(f"one of {', '.join(map(str, choices))}")
         return value
+    if kind is str:
+        if not isinstance(value, str):
+            raise ValueError("text")
+        return value.strip()
     if kind is bool:
         told = {"true": True, "false": False}.get(str(value).lower())
         if told is None:

@@ -42,6 +42,7 @@ class PairAugmentation(Method):
 
     name: ClassVar[str] = "pair_augmentation"
     summary: ClassVar[str] = "Plain training with both members of every pair as images of their own."
+    cost: ClassVar[str] = "1 + 2 B_I/B_D"
     needs: ClassVar[frozenset[Need]] = frozenset({"pairs"})
     Options: ClassVar[type] = PairAugmentationOptions
     space: ClassVar[Mapping[str, Range]] = {"share": Choice((0.03, 0.1, 0.25, 0.5))}

@@ -57,6 +57,7 @@ class PairContrastive(Method):
 
     name: ClassVar[str] = "pair_contrastive"
     summary: ClassVar[str] = "Plain training with a supervised contrastive loss on the features of pairs."
+    cost: ClassVar[str] = "1 + 2 B_I/B_D"
     needs: ClassVar[frozenset[Need]] = frozenset({"pairs"})
     Options: ClassVar[type] = PairContrastiveOptions
     space: ClassVar[Mapping[str, Range]] = {"weight": Choice((0.1, 1.0, 10.0))}

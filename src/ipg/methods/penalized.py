@@ -1,11 +1,11 @@
 """The task loss plus a weighted penalty on the batch: the frame of V-REx, IRM, Fishr, CORAL and RIDG.
 
-    L = L_T + λ_t · penalty,    λ_t = weight_before in the first `anneal` iterations, then weight
-    L / max(1, λ_t)             with divide, so that a large weight does not lengthen the steps
+    L = L_T + l2 · ‖θ‖² + λ_t · penalty,    λ_t = weight_before in the first `anneal` iterations, then weight
+    L / max(1, λ_t)                         with divide, so that a large weight does not lengthen the steps
 
-The schedule is that of Arjovsky et al., "Invariant Risk Minimization", 2019. Gulrajani and Lopez-Paz, "In Search of
-Lost Domain Generalization" (DomainBed), ICLR 2021, also begin with a fresh optimizer when the weight changes: `restart`
-sets its state to zero then.
+The schedule and the squared norm, which is over all parameters that are trained, are those of Arjovsky et al.,
+"Invariant Risk Minimization", 2019. Gulrajani and Lopez-Paz, "In Search of Lost Domain Generalization" (DomainBed),
+ICLR 2021, also begin with a fresh optimizer when the weight changes: `restart` sets its state to zero then.
 
 Differs from the papers: their batches have as many images of every environment, so that the mean of the environments'
 risks is the mean over images; here batches are pooled and L_T is that of plain training, weighted by class if the run
@@ -46,6 +46,7 @@ class AnnealedOptions:
     anneal: int = option(0, least=0)
     divide: bool = False
     restart: bool = True
+    l2: float = option(0.0, least=0)
 
 
 class Outputs(NamedTuple):
@@ -142,8 +143,11 @@ class Annealed(Penalized):
         return torch.where(self.kept["steps"] >= self.options.anneal, self._weight, self._before)
 
     def combine(self, loss: Tensor, penalty: Tensor) -> Tensor:
-        """The weighted sum, divided by a weight above 1 if so told."""
+        """The weighted sum and the squared norm, divided by a weight above 1 if so told."""
         total = super().combine(loss, penalty)
+        if self.options.l2:
+            trained = [value for group in self.setup.optimizer.param_groups for value in group["params"]]
+            total = total + self.options.l2 * torch.stack([value.square().sum() for value in trained]).sum()
         return total / self.weight().clamp_min(1) if self.options.divide else total
 
     def update(self) -> None:

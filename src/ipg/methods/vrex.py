@@ -2,8 +2,9 @@
 
     L = L_T + β · 1/E Σ_e (R_e − R̄)²,    R_e the mean cross-entropy of environment e,  R̄ = 1/E Σ_e R_e
 
-Krueger et al., "Out-of-Distribution Generalization via Risk Extrapolation", ICML 2021. The defaults
-are those of DomainBed; the authors' ColoredMNIST has weight=1e4, divide=true and restart=false over full batches.
+Krueger et al., "Out-of-Distribution Generalization via Risk Extrapolation", ICML 2021. The defaults are those of
+DomainBed. The authors' ColoredMNIST adds two risks and weighs their squared difference, four variances, by 1e4:
+weight=2e4, weight_before=2, anneal=100, divide=true, restart=false and l2=5e-4 over full batches are its half.
 
 Differs from the paper: batches are pooled, so that L_T is plain training's and the penalty is over the environments of
 a batch (`ipg.methods.penalized`).
@@ -42,7 +43,10 @@ class Vrex(Annealed):
     summary: ClassVar[str] = "V-REx: penalises the variance of the risk over environments."
     needs: ClassVar[frozenset[Need]] = frozenset({"environments"})
     Options: ClassVar[type] = VrexOptions
-    space: ClassVar[Mapping[str, Range]] = {"weight": LogUniform(0.1, 1e5), "anneal": Choice((0, 100, 500, 2000))}
+    space: ClassVar[Mapping[str, Range]] = {
+        "weight": LogUniform(0.1, 1e5),
+        "anneal": Choice((1, 10, 100, 1000, 10_000)),
+    }
 
     def penalty(self, outputs: Outputs) -> Tensor:
         """The population variance of the risks."""

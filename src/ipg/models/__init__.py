@@ -7,7 +7,7 @@ from ipg.models.head import HEAD_STD, freeze, renew_head
 from ipg.models.image_model import ImageModel
 from ipg.models.loading import load_model
 from ipg.models.normalization import NORMALIZATIONS, Normalization
-from ipg.models.small import MODELS, ConvNet, FirstConv2d
+from ipg.models.small import MODELS, ConvNet, FirstConv2d, SmallNet
 from ipg.models.weights import plain_state_dict, save_weights
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "FirstConv2d",
     "ImageModel",
     "Normalization",
+    "SmallNet",
     "build_model",
     "describe",
     "freeze",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ipg.models.extras import import_extra
 from ipg.models.fitting import classes_in, load_weights
@@ -19,7 +19,7 @@ from ipg.models.small import MODELS
 from ipg.models.weights import Weights, read_weights
 from ipg.rationale import HeadNotFoundError
 
-__all__ = ["chosen_normalization", "timm_model", "trained_timm_model"]
+__all__ = ["chosen_normalization", "headless_timm_model", "timm_model", "trained_timm_model"]
 
 PRETRAINED = "pretrained"
 """As `weights`: those of timm's own hub."""
@@ -43,6 +43,13 @@ def timm_model(
         made = _make(name, weights, channels=channels, classes=classes, normalization=normalization)
         renew_head(made)
     return made
+
+
+def headless_timm_model(name: str, *, channels: int) -> tuple[nn.Module, int]:
+    """A random network of timm up to its last feature maps (B, D, H, W), and D."""
+    with _in_words(name):
+        made = _create(name, pretrained=False, in_chans=channels, num_classes=0, global_pool="")
+    return made, int(made.num_features)
 
 
 def trained_timm_model(name: str, weights: str | Weights, *, normalization: str | None = None) -> ImageModel:
@@ -140,7 +147,7 @@ def _create(name: str, *, pretrained: bool, **options: Any) -> Any:
                 if "dynamic_img_size" not in str(error):
                     raise
         return timm.create_model(name, pretrained=pretrained, **options)
-    except (AssertionError, OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # on weights that are damaged, or more than weights, it raises anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if isinstance(error, OSError):
             raise ValueError(

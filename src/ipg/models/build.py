@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import nn
 
 from ipg.models.backbones import PRETRAINED, timm_model
+from ipg.models.bcos import BcosNet
+from ipg.models.explainable import explainable_model, is_explainable
 from ipg.models.fitting import load_weights
 from ipg.models.head import freeze as freeze_backbone
 from ipg.models.head import renew_head
@@ -31,7 +35,7 @@ def build_model(
     """A network for images in [0, 1], its head new; what is random comes from torch's default generator.
 
     Args:
-        name: `mnist_cnn`, `small_cnn`, any name of timm, or `hf-hub:org/name`.
+        name: one of `MODELS`, any name of timm, `hf-hub:org/name`, or `bcos_…`, `xdnn_…` (`ipg.models.explainable`).
         channels: of the images.
         classes: to tell apart.
         weights: a safetensors or torch file, `pretrained` for timm's own, or `hf-hub:org/name`; random if not given.
@@ -43,7 +47,11 @@ def build_model(
         ValueError: the message says which of these cannot be, and what can.
     """
     if name in MODELS:
-        model = _small(name, channels, classes, weights, normalization)
+        model = _small(name, channels, classes, size, weights, normalization)
+    elif is_explainable(name):
+        model = explainable_model(
+            name, channels=channels, classes=classes, weights=weights or None, normalization=normalization
+        )
     else:
         model = timm_model(
             name, channels=channels, classes=classes, weights=weights or None, normalization=normalization
@@ -58,7 +66,8 @@ def build_model(
 def describe(model: nn.Module) -> str:
     """One line on a network: its size, its features, where its weights come from, what it does to images."""
     count = sum(parameter.numel() for parameter in model.parameters())
-    parts = [f"{count / 1e6:.1f} M parameters", f"{find_head(model).in_features:,} features"]
+    features = model.head.in_channels if isinstance(model, BcosNet) else find_head(model).in_features
+    parts = [f"{count / 1e6:.1f} M parameters", f"{features:,} features"]
     if not isinstance(model, ImageModel):
         return f"{type(model).__name__}: {', '.join(parts)}"
     known = {named.over(model.mean.shape[1]): name for name, named in NORMALIZATIONS.items()}
@@ -66,13 +75,15 @@ def describe(model: nn.Module) -> str:
     return f"{model.name}: {', '.join(parts)}" + (", backbone frozen" if model.frozen else "")
 
 
-def _small(name: str, channels: int, classes: int, weights: str | None, normalization: str | None) -> nn.Module:
+def _small(
+    name: str, channels: int, classes: int, size: int | None, weights: str | None, normalization: str | None
+) -> nn.Module:
     """One of our own networks, which take images as they are."""
     if normalization not in (None, "none"):
         raise ValueError(f"{name} takes images as they are; leave normalization={normalization!r} out")
     if weights == PRETRAINED:
         raise ValueError(f"there are no pretrained weights of {name}; give a file, or leave weights out")
-    model = build_small(name, channels=channels, classes=classes)
+    model = build_small(name, channels=channels, classes=classes, size=size)
     if weights is not None:
         load_weights(model, read_weights(weights), name=name, new_head=True)
         renew_head(model)
@@ -80,14 +91,17 @@ def _small(name: str, channels: int, classes: int, weights: str | None, normaliz
 
 
 def _check_images(model: nn.Module, name: str, shape: tuple[int, ...]) -> None:
-    """Pass one image through, listening at the head."""
-    tap, mode = HeadTap(find_head(model)), model.training
+    """Pass one image through, listening at the head where it is a linear one."""
+    mode = model.training
+    tap = None if isinstance(model, BcosNet) else HeadTap(find_head(model))
     try:
-        with torch.no_grad(), tap.listen():
+        with torch.no_grad(), nullcontext() if tap is None else tap.listen():
             model.eval()(torch.zeros(shape))
-        tap.take()
+        if tap is not None:
+            tap.take()
     except (AssertionError, RuntimeError, ValueError) as error:
         raise ValueError(f"{name} does not take images of {shape[1]}x{shape[2]}x{shape[3]}: {error}") from None
     finally:
-        tap.remove()
+        if tap is not None:
+            tap.remove()
         model.train(mode)

@@ -8,6 +8,7 @@ from typing import Any
 __all__ = ["import_extra"]
 
 _INSTALL = {
+    "open_clip": "'invariance-pair-guidance[clip]'",
     "timm": "'invariance-pair-guidance[images]'",
     "torchvision": "'invariance-pair-guidance[images]'",
     "transformers": "transformers",

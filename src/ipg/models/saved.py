@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from ipg.models.backbones import trained_timm_model
+from ipg.models.explainable import is_explainable, trained_explainable_model
 from ipg.models.fitting import load_weights
 from ipg.models.libraries import from_hugging_face, from_torchvision
-from ipg.models.small import MODELS, ConvNet, build_small
+from ipg.models.small import MODELS, SmallNet, rebuild_small
 from ipg.models.weights import Weights, read_weights
 
 __all__ = ["from_path"]
@@ -35,6 +37,9 @@ def from_path(path: Path, normalization: str | None) -> nn.Module:
             raise ValueError(f"{path} does not say which network it is of; name it, as in timm:resnet50@{path}")
     if name is None or name in MODELS:
         return _small(read, name)
+    if is_explainable(name):
+        with torch.random.fork_rng(devices=[]):
+            return trained_explainable_model(name, read)
     if name.startswith("python:"):
         raise ValueError(
             f"the network of {path} is made by your code ({name}), which is not run because a file says so; name a "
@@ -63,13 +68,12 @@ def _run_model(folder: Path) -> str | None:
     return None if name is None else str(name)
 
 
-def _small(read: Weights, name: str | None) -> ConvNet:
-    """One of our own networks, recognised by the widths of its layers."""
-    widths = tuple(len(tensor) for tensor in read.tensors.values() if tensor.ndim == 4)
-    fitting = [known for known, shape in MODELS.items() if tuple(shape["widths"]) == widths]
-    first, head = read.tensors.get("body.0.weight"), read.tensors.get("head.weight")
-    if not fitting or first is None or head is None:
+def _small(read: Weights, name: str | None) -> SmallNet:
+    """One of our own networks, recognised by the shapes of its layers."""
+    with torch.random.fork_rng(devices=[]):
+        model = rebuild_small(name, read.tensors)
+    if model is None:
+        widths = tuple(len(tensor) for key, tensor in sorted(read.tensors.items()) if tensor.ndim > 1)
         raise ValueError(f"{read.source} does not fit {name or ' or '.join(MODELS)}: its layers are {widths} wide")
-    model = build_small(fitting[0], channels=first.shape[1], classes=len(head))
-    load_weights(model, read, name=fitting[0], new_head=False)
+    load_weights(model, read, name=str(model.name), new_head=False)
     return model

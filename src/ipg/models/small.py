@@ -1,19 +1,30 @@
-"""Networks by name: the convolutional network of the ColoredMNIST benchmark and a small sister for laptops.
+"""Networks by name: the convolutional network of the ColoredMNIST benchmark, a small sister for laptops, and those of
+the rivals' own protocols.
 
-`mnist_cnn` is DomainBed's MNIST_CNN (Gulrajani and Lopez-Paz, "In Search of Lost Domain Generalization", ICLR 2021):
-four 3×3 convolutions, each followed by ReLU and then GroupNorm, global average pooling, a linear head.
+- `mnist_cnn` is DomainBed's MNIST_CNN (Gulrajani and Lopez-Paz, "In Search of Lost Domain Generalization", ICLR 2021):
+  four 3×3 convolutions, each followed by ReLU and then GroupNorm, global average pooling, a linear head.
+- `irm_mlp` is the network of Arjovsky et al., "Invariant Risk Minimization", 2019: pixels, two hidden layers of 390
+  units, Xavier-uniform weights, zero biases. `irm_mlp_256` and `irm_mlp_83` are its widths for plain training and for
+  the grayscale oracle.
+- `dair_cnn` is the LeNet in the code of Huang et al., "Robustness through Data Augmentation Loss Consistency", TMLR
+  2022, for images of 28 pixels.
+- `linear` is a linear head on the pixels.
+
+The rivals tell two classes apart by one logit o. Theirs here do, too, and give the logits (0, o): the cross-entropy of
+those is the binary cross-entropy of o.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["MODELS", "ConvNet", "FirstConv2d", "build_small"]
+__all__ = ["MODELS", "ConvNet", "FirstConv2d", "SmallNet", "build_small", "rebuild_small"]
 
 
 class FirstConv2d(nn.Conv2d):
@@ -31,20 +42,34 @@ class FirstConv2d(nn.Conv2d):
         return F.conv2d(images, weight, self.bias, self.stride, self.padding)
 
 
-class ConvNet(nn.Module):
-    """Convolution, ReLU, GroupNorm, as often as there are widths; then the mean over positions and a linear head."""
+class SmallNet(nn.Module):
+    """A network of our own: a body whose output (B, D) enters a linear head."""
 
     name: str | None = None
     """What it is called in `MODELS`."""
 
-    def __init__(self, channels: int, classes: int, *, widths: Sequence[int], strides: Sequence[int]) -> None:
+    def __init__(self, body: nn.Module, head: nn.Linear) -> None:
         super().__init__()
+        self.body, self.head = body, head
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, K) of images (B, C, H, W)."""
+        logits: Tensor = self.head(self.body(images))
+        return F.pad(logits, (1, 0)) if logits.shape[1] == 1 else logits
+
+
+class ConvNet(SmallNet):
+    """Convolution, ReLU, GroupNorm, as often as there are widths; then the mean over positions and a linear head."""
+
+    def __init__(
+        self, channels: int, classes: int, size: int | None = None, *, widths: Sequence[int], strides: Sequence[int]
+    ) -> None:
+        del size  # any will do
         layers: list[nn.Module] = []
         for (before, after), stride in zip(pairwise([channels, *widths]), strides, strict=True):
             kind = nn.Conv2d if layers else FirstConv2d
             layers += [kind(before, after, 3, stride=stride, padding=1), nn.ReLU(), nn.GroupNorm(8, after)]
-        self.body = nn.Sequential(*layers)
-        self.head = nn.Linear(widths[-1], classes)
+        super().__init__(nn.Sequential(*layers), nn.Linear(widths[-1], classes))
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (B, K) of images (B, C, H, W)."""
@@ -52,15 +77,85 @@ class ConvNet(nn.Module):
         return logits
 
 
-MODELS: dict[str, dict[str, Sequence[int]]] = {
-    "mnist_cnn": {"widths": (64, 128, 128, 128), "strides": (1, 2, 1, 1)},
-    "small_cnn": {"widths": (16, 32, 32, 32), "strides": (1, 2, 1, 2)},
+class Perceptron(SmallNet):
+    """Two hidden layers on the pixels."""
+
+    def __init__(self, channels: int, classes: int, size: int | None = None, *, width: int) -> None:
+        inputs = channels * (size or 14) ** 2
+        first, second = nn.Linear(inputs, width), nn.Linear(width, width)
+        body = nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU())
+        super().__init__(body, nn.Linear(width, _outputs(classes)))
+        for layer in (first, second, self.head):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+
+class LeNet(SmallNet):
+    """Three 4×4 convolutions, the first two with pooling, and a hidden layer; for images of 28 pixels."""
+
+    def __init__(self, channels: int, classes: int, size: int | None = None) -> None:
+        if size not in (None, 28):
+            raise ValueError(f"dair_cnn takes images of 28x28, these have {size}x{size}: leave --size out")
+        body = nn.Sequential(
+            *(nn.Conv2d(channels, 6, 4), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(6, 16, 4), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(16, 96, 4), nn.ReLU(), nn.Flatten()),
+            *(nn.Linear(96, 64), nn.ReLU()),
+        )
+        super().__init__(body, nn.Linear(64, _outputs(classes)))
+
+
+class Pixels(SmallNet):
+    """A linear head on the pixels."""
+
+    def __init__(self, channels: int, classes: int, size: int | None = None) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(channels * (size or 14) ** 2, classes))
+
+
+def _outputs(classes: int) -> int:
+    return 1 if classes == 2 else classes
+
+
+MODELS: dict[str, Callable[[int, int, int | None], SmallNet]] = {
+    "mnist_cnn": partial(ConvNet, widths=(64, 128, 128, 128), strides=(1, 2, 1, 1)),
+    "small_cnn": partial(ConvNet, widths=(16, 32, 32, 32), strides=(1, 2, 1, 2)),
+    "irm_mlp": partial(Perceptron, width=390),
+    "irm_mlp_256": partial(Perceptron, width=256),
+    "irm_mlp_83": partial(Perceptron, width=83),
+    "dair_cnn": LeNet,
+    "linear": Pixels,
 }
-"""Widths and strides of the networks that can be asked for by name."""
+"""The networks that can be asked for by name; each is made from channels, classes and the side of the images."""
 
 
-def build_small(name: str, *, channels: int, classes: int) -> ConvNet:
-    """A freshly initialised network of `MODELS`; its weights come from torch's default generator."""
-    model = ConvNet(channels, classes, **MODELS[name])
+def build_small(name: str, *, channels: int, classes: int, size: int | None = None) -> SmallNet:
+    """A freshly initialised network of `MODELS`; its weights come from torch's default generator.
+
+    Args:
+        name: which.
+        channels: of the images.
+        classes: to tell apart.
+        size: side of the images, for those that are made for one; 14 or 28 where not given, as their papers have it.
+    """
+    model = MODELS[name](channels, classes, size)
     model.name = name
     return model
+
+
+def rebuild_small(name: str | None, tensors: Mapping[str, Tensor]) -> SmallNet | None:
+    """The network whose weights have the shapes of `tensors`, freshly initialised; None where none of `MODELS` has.
+
+    Without a name every network is tried.
+    """
+    weights = sorted(key for key in tensors if key.endswith("weight") and tensors[key].ndim > 1)
+    if "head.weight" not in weights:
+        return None
+    first = tensors[weights[0]]  # of the layer that sees the images
+    size = 1 if first.ndim == 2 else None  # flattened, they are as one pixel of many channels
+    outputs = len(tensors["head.weight"])
+    given = {key: value.shape for key, value in tensors.items()}
+    for known in MODELS if name is None else (name,):
+        model = build_small(known, channels=first.shape[1], classes=2 if outputs == 1 else outputs, size=size)
+        if {key: value.shape for key, value in model.state_dict().items()} == given:
+            return model
+    return None

@@ -18,9 +18,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ipg.files import replacing
+from ipg.models.bcos import BcosNet
 from ipg.models.image_model import ImageModel
 from ipg.models.normalization import Normalization
-from ipg.models.small import ConvNet
+from ipg.models.small import SmallNet
 
 __all__ = ["Weights", "plain_state_dict", "read_weights", "save_weights", "some"]
 
@@ -140,7 +141,7 @@ def save_weights(path: str | Path, model: nn.Module) -> None:
     if isinstance(model, ImageModel):
         mean, _, std = str(model.normalization).partition("/")
         metadata = {"architecture": model.name, "mean": mean, "std": std}
-    elif isinstance(model, ConvNet) and model.name is not None:
+    elif isinstance(model, SmallNet | BcosNet) and model.name is not None:
         metadata = {"architecture": model.name}
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in plain_state_dict(model).items()}
     with replacing(Path(path)) as temporary:

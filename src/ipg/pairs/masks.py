@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Literal, get_args
@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ipg.data.cache import cached_images
 from ipg.data.decode import decode
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.listing import Listing
@@ -78,6 +79,36 @@ class Masks:
 
         if problems := [text for text in in_order(problem, dict.fromkeys(rows)) if text]:
             raise ProblemsError(problems)
+
+    def tensor(self, rows: Sequence[int]) -> Tensor:
+        """The masks of some rows, (n, 1, size, size) of uint8, decoded once into the cache.
+
+        A row without a mask has an empty one.
+
+        Raises:
+            DataError: none of them has a mask.
+            ProblemsError: masks that do not fit, all named.
+        """
+        found = {row: name for row in rows if (name := self.source.find(self.listing.files[row])) is not None}
+        if not found:
+            raise DataError(
+                f"{self.source.place} has no mask for any of {len(rows):,} images of {self.listing.name}; masks are "
+                f"called as the images, with any suffix"
+            )
+        known = cached_images(
+            self.source,
+            tuple(found.values()),
+            size=self.size,
+            fit=self.listing.fit,
+            what=f"masks of {self.listing.name}",
+            channels=1,
+            check=lambda: self.check(found),
+        )
+        if len(found) == len(rows):
+            return known
+        masks = known.new_zeros(len(rows), *known.shape[1:])
+        masks[[number for number, row in enumerate(rows) if row in found]] = known
+        return masks
 
 
 def margin(size: int) -> int:

@@ -23,7 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from ipg.collectives import find_peers, shard
-from ipg.evaluation.groups import predict
+from ipg.evaluation.groups import logits
 from ipg.training.device import resolve_device
 
 __all__ = ["ProcessLostError", "Team", "processes"]
@@ -158,11 +158,11 @@ class Team:
         """This process's part of the rows of a task batch; the parts differ by one row at most."""
         return rows if self.size == 1 else rows.tensor_split(self.size)[self.index]
 
-    def predict(self, model: nn.Module, images: Tensor, *, autocast: torch.dtype | None) -> Tensor:
-        """The class of each of the `images`, (N,), each process having looked at a part of them."""
+    def logits(self, model: nn.Module, images: Tensor, *, autocast: torch.dtype | None) -> Tensor:
+        """What `model` says of each of the `images`, (N, K), each process having looked at a part of them."""
         if self.size == 1 or len(images) == 0:
-            return predict(model, images, autocast=autocast)
-        part = predict(model, shard(images, self.index, self.size), autocast=autocast)
+            return logits(model, images, autocast=autocast)
+        part = logits(model, shard(images, self.index, self.size), autocast=autocast)
         return self.peers.gather(part)[: len(images)]
 
     def settle(self, model: nn.Module) -> None:

@@ -29,7 +29,7 @@ from ipg.data.augment import Augmentation
 from ipg.data.batches import Batches
 from ipg.data.table import ImageTable
 from ipg.evaluation.batch_norm import batch_norm_gap, keep_statistics
-from ipg.evaluation.groups import group_metrics
+from ipg.evaluation.groups import metrics
 from ipg.evaluation.pairs import pair_disagreement
 from ipg.evaluation.selection import select
 from ipg.guidance import CollapseError, NonFiniteError
@@ -81,11 +81,13 @@ class Outcome:
 
 
 def learning_rate(step: int, total: int, config: RunConfig) -> float:
-    """The rate of iteration `step` (from 0) of `total`: linear warm-up, then constant or a cosine to zero."""
+    """The rate of iteration `step` (from 0) of `total`: linear warm-up, then as the schedule says."""
     if step < config.warmup:
         return config.learning_rate * (step + 1) / config.warmup
     if config.schedule == "constant":
         return config.learning_rate
+    if config.schedule == "step":
+        return config.learning_rate / (1 if step < total / 2 else 10)
     share = (step - config.warmup) / max(1, total - config.warmup)
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
 
@@ -136,19 +138,19 @@ def train(
         return run.go(stack.enter_context(stop_on_signals()))
 
 
-def _first_stage(config: RunConfig, materials: Materials, folder: Path | None) -> nn.Module | None:
-    """The network of the run that comes before, trained in a folder inside the run's own; None where there is none."""
+def _first_stage(config: RunConfig, materials: Materials, folder: Path | None) -> Outcome | None:
+    """The run that comes before, trained in a folder inside the run's own; None where there is none."""
     before = method_class(config.method).first_stage(config)
     if before is None:
         return None
     own = replace(materials, model=copy.deepcopy(materials.model), pairs=None, held_out=None)
-    return train(before, own, folder=None if folder is None else folder / FIRST_STAGE, evaluate_on=()).model
+    return train(before, own, folder=None if folder is None else folder / FIRST_STAGE, evaluate_on=())
 
 
 def _identity(config: RunConfig, materials: Materials, device: torch.device) -> tuple[dict[str, Any], dict[str, Any]]:
     """What makes a run this run and no other, and where it comes from."""
     settings = {key: value for key, value in settled(config).items() if key not in _NO_MATTER}
-    pairs, held_out, table = materials.pairs, materials.held_out, materials.table
+    pairs, held_out, masks, table = materials.pairs, materials.held_out, materials.masks, materials.table
     origin = {
         **provenance(device),
         "data_path": config.data_path,
@@ -158,6 +160,7 @@ def _identity(config: RunConfig, materials: Materials, device: torch.device) -> 
         "shape": list(table.images.shape[1:]),
         "pairs": 0 if pairs is None else len(pairs),
         "held_out_pairs": 0 if held_out is None else len(held_out),
+        **({} if masks is None else {"masks": int((masks.amax(dim=(1, 2, 3)) > 0).sum())}),
     }
     return {"config": settings, "data": materials.fingerprints()}, {"origin": origin}
 
@@ -189,7 +192,7 @@ class Training:
         listeners: Sequence[Listener],
         evaluate_on: Sequence[str] | None,
         team: Team,
-        first: nn.Module | None = None,
+        first: Outcome | None = None,
     ) -> None:
         self.config, self.device, self.listeners, self.team = config, device, listeners, team
         self.home: RunFolder | None = None
@@ -212,10 +215,12 @@ class Training:
         compile = config.engine == "compiled"
         views = Augmentation(config.crop, config.flip)
         options = parse_options(kind, config.options)
+        self._earlier = 0.0 if first is None else float(first.result["seconds"])
         if first is not None:
-            sampling = kind.learn(first, train_table, options, autocast=self.autocast)
+            sampling = kind.learn(first.model, train_table, options, autocast=self.autocast)
         else:
             sampling = kind.sampling(train_table, options, seed=derive_seed(config.seed, "sampling"))
+        masks = materials.masks if kind.needs & {"masks", "attention"} else None
         self.batches = Batches(
             train_table,
             config.batch,
@@ -224,6 +229,8 @@ class Training:
             augmentation=views,
             share=team.rows,
             compile=compile,
+            masks=masks,
+            steps=config.steps,
         )
         self.total = config.epochs * len(self.batches)
         sampler = None
@@ -245,6 +252,8 @@ class Training:
             table=train_table,
             make_optimizer=lambda network: _optimizer(network, config, device),
             validation=self.validation,
+            pair_set=self.pairs,
+            masks=masks,
         )
         self.method: Method = kind(setup)
         self.sampler = sampler
@@ -353,7 +362,8 @@ class Training:
         row["train"] = means
         self.team.settle(self.model)
         for split, part in self.parts.items():
-            row[split] = group_metrics(self.team.predict(self.fast, part.images, autocast=self.autocast), part)
+            said = self.team.logits(self.fast, part.images, autocast=self.autocast)
+            row[split] = metrics(said, part, training=self.batches.table)
         row["pair_disagreement"] = pair_disagreement(self.fast, self.held_out, autocast=self.autocast)
         trained_on = self.pairs if self.sampler is not None else None
         row["train_pair_disagreement"] = pair_disagreement(self.fast, trained_on, autocast=self.autocast)
@@ -395,7 +405,7 @@ class Training:
             "selected_epoch": kept["epoch"],
             "metrics": summary(kept),
             "last_metrics": summary(final),
-            "seconds": round(self.progress.seconds, 3),
+            "seconds": round(self._earlier + self.progress.seconds, 3),
             "preparing_seconds": round(self.step.preparing, 3),
             **provenance(self.device),
             **({"processes": self.team.size} if self.team.size > 1 else {}),

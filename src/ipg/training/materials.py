@@ -42,6 +42,8 @@ class Materials:
     """Pairs of validation images, which measure."""
     named: bool = False
     """Whether all of it comes from names in a configuration, and so can be made again from there."""
+    masks: Tensor | None = None
+    """Where every training image shows what counts, (n, 1, H, W) of uint8, empty where that is unknown."""
 
     def __post_init__(self) -> None:
         for name, pairs, split in (("pairs", self.pairs, "train"), ("held_out", self.held_out, "validation")):
@@ -60,6 +62,13 @@ class Materials:
                     f"the data 0…{self.table.num_classes - 1}"
                 )
 
+        wanted = (len(self.table.indices("train")), 1, *self.table.images.shape[2:])
+        if self.masks is not None and (self.masks.shape != wanted or self.masks.dtype != torch.uint8):
+            raise ValueError(
+                f"masks must be uint8 of shape {wanted}, one for each training image, got {self.masks.dtype} "
+                f"{tuple(self.masks.shape)}"
+            )
+
     def to(self, device: torch.device, *, resident: float = 1.0) -> Materials:
         """Everything on `device`; the network is moved in place.
 
@@ -72,6 +81,7 @@ class Materials:
             model=self.model.to(device),
             pairs=self.pairs.to(device) if self.pairs is not None else None,
             held_out=self.held_out.to(device) if self.held_out is not None else None,
+            masks=self.masks.to(device) if self.masks is not None else None,
         )
 
     def transformed(self, transform: Callable[[Tensor], Tensor]) -> Materials:
@@ -92,6 +102,7 @@ class Materials:
             "table": _digest(table.images, table.label, table.attribute, table.split, table.environment),
             "pairs": _pairs_digest(self.pairs),
             "held_out_pairs": _pairs_digest(self.held_out),
+            **({} if self.masks is None else {"masks": _digest(self.masks)}),
         }
 
 
@@ -100,10 +111,18 @@ def _fits(images: Tensor, device: torch.device, share: float) -> bool:
     return device.type != "cuda" or images.nbytes <= share * torch.cuda.mem_get_info(device)[0]
 
 
-def gather(config: RunConfig, *, table: ImageTable | None = None, model: nn.Module | None = None) -> Materials:
+def gather(
+    config: RunConfig,
+    *,
+    table: ImageTable | None = None,
+    model: nn.Module | None = None,
+    masks: Tensor | None = None,
+    to_train: bool = True,
+) -> Materials:
     """Load the data, build the pairs and make the network that `config` names; no global generator is touched.
 
-    What is given is taken as it is: a `table`, or the `model` of a run that is read back.
+    What is given is taken as it is: a `table`, the `model` of a run that is read back, or the `masks` of the training
+    images, for methods that need some. They are looked for only where there is something `to_train`.
     """
     kind = method_class(config.method)
     named = table is None
@@ -116,7 +135,10 @@ def gather(config: RunConfig, *, table: ImageTable | None = None, model: nn.Modu
         made = _pairs(config, table, {"train": config.pairs if guided else 0, "validation": config.held_out_pairs})
     if model is None:
         model = _network(config, table, kind.transform(table.images[:1]))
-    return Materials(table, model, made.get("train"), made.get("validation"), named).transformed(kind.transform)
+    if masks is None and to_train:
+        masks = kind.regions(config.with_changes(masks=config.masks and _found(config, config.masks)), table)
+    found = Materials(table, model, made.get("train"), made.get("validation"), named, masks)
+    return found.transformed(kind.transform)
 
 
 def _network(config: RunConfig, table: ImageTable, images: Tensor) -> nn.Module:

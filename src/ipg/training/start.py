@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from ipg.config import RunConfig
 from ipg.evaluation.groups import evaluating, logits_of
 from ipg.models import MODELS, ImageModel, build_model, freeze, load_model
+from ipg.models.bcos import BcosNet
+from ipg.models.explainable import is_explainable
 from ipg.models.fitting import load_weights
-from ipg.models.small import ConvNet
+from ipg.models.small import SmallNet
 from ipg.models.weights import read_weights
 from ipg.rationale import find_head
 from ipg.training.folder import FolderError, read_json
@@ -32,15 +34,16 @@ def start_from(config: RunConfig, images: Tensor, classes: Sequence[str]) -> nn.
             f"--from {start} brings its weights along: leave --weights {config.weights} out, or leave --from out to "
             f"train a new head on those weights"
         )
-    model = _load(config, start, channels=images.shape[1], classes=len(classes))
+    model = _load(config, start, images, classes=len(classes))
     known = _run_record(start).get("classes")
     if known is not None and list(known) != list(classes):
         raise ValueError(
             f"{start} tells {', '.join(known)} apart, the data {', '.join(classes)}: the classes and their order have "
             f"to be the same, since its head is kept"
         )
-    head = find_head(model).out_features
-    if head != len(classes):
+    head = model.head.out_channels if isinstance(model, BcosNet) else find_head(model).out_features
+    ours = isinstance(model, SmallNet) and (head, len(classes)) == (1, 2)  # one logit, given as two
+    if head != len(classes) and not ours:
         raise ValueError(
             f"{start} has {head} outputs and the data {len(classes)} classes ({', '.join(classes)}): to go on from its "
             f"head there has to be one for each; for a new head give the file as --weights"
@@ -54,24 +57,26 @@ def start_from(config: RunConfig, images: Tensor, classes: Sequence[str]) -> nn.
 
 def network_name(config: RunConfig, model: nn.Module) -> str | None:
     """What the network is called where it comes from; None for those that are known by `config.model`."""
-    if isinstance(model, ImageModel):
-        return model.name
-    if config.start is None or isinstance(model, ConvNet):
+    name = getattr(model, "name", None)
+    if isinstance(name, str) and (isinstance(model, ImageModel) or is_explainable(name)):
+        return name
+    if config.start is None or isinstance(model, SmallNet):
         return None
     return config.start if config.start.startswith("python:") else _run_record(config.start).get("network")
 
 
-def _load(config: RunConfig, start: str, *, channels: int, classes: int) -> nn.Module:
+def _load(config: RunConfig, start: str, images: Tensor, *, classes: int) -> nn.Module:
     name = config.model
     if name is None or not Path(start).is_file():
         model = load_model(start, normalization=config.normalization)
-        found = model.name if isinstance(model, ImageModel | ConvNet) else name
+        found = model.name if isinstance(model, ImageModel | SmallNet) else name
         if name is not None and found != name:
             raise ValueError(f"{start} is a {found}, not a {name}: leave --model out")
         return model
     if name not in MODELS:  # a file that need not name its network
         return load_model(f"timm:{name}@{start}", normalization=config.normalization)
-    model = build_model(name, channels=channels, classes=classes, normalization=config.normalization)
+    channels, size = images.shape[1], images.shape[-1]
+    model = build_model(name, channels=channels, classes=classes, normalization=config.normalization, size=size)
     load_weights(model, read_weights(start), name=name, new_head=False)
     return model
 

@@ -1,0 +1,105 @@
+"""Which methods are verified: the figures of their own papers (`ipg/methods/published.toml`) against rows."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from ipg.experiments.arms import Row, Spread, spread
+from ipg.experiments.store import read_rows
+
+__all__ = ["Claim", "Claims", "Verdict", "claims", "result_rows", "verdict"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A figure that a paper gives of its own method, in percent; see `published.toml`."""
+
+    method: str
+    datasets: Sequence[str]
+    protocol: str
+    mean: float
+    spread: float | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return _number(self.mean, self.spread)
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All figures, and how near rows have to come."""
+
+    tolerance: float
+    seeds: int
+    figures: Sequence[Claim]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a method stands, and why."""
+
+    state: Literal["verified", "unverified", "unknown"]
+    reason: str
+
+
+def claims() -> Claims:
+    """What `published.toml` holds."""
+    content = tomllib.loads(resources.files("ipg.methods").joinpath("published.toml").read_text(encoding="utf-8"))
+    return Claims(content["tolerance"], content["seeds"], [Claim(**values) for values in content["figure"]])
+
+
+def result_rows(folder: Path) -> list[Row] | None:
+    """The rows of all studies in a folder of results; None where it holds none."""
+    files = sorted(folder.glob("*/trials.jsonl"))
+    return [row for file in files for row in read_rows(file)] if files else None
+
+
+def verdict(method: str, known: Claims, rows: Sequence[Row] | None) -> Verdict:
+    """Whether rows make every figure of `method` again; `unknown` where no rows are at hand."""
+    figures = [figure for figure in known.figures if figure.method == method]
+    if not figures:
+        return Verdict("unverified", "no figure of its paper is listed to compare rows with")
+    if rows is None:
+        published = ", ".join(str(figure) for figure in figures)
+        return Verdict("unknown", f"rows not at hand, published {published}; give their folder as --results")
+    checked = [_check(figure, known, rows) for figure in figures]
+    state: Literal["verified", "unverified"] = "verified" if all(met for met, _ in checked) else "unverified"
+    return Verdict(state, "; ".join(reason for _, reason in checked))
+
+
+def _check(figure: Claim, known: Claims, rows: Iterable[Row]) -> tuple[bool, str]:
+    """Whether rows meet one figure, and what they say."""
+    found = _measured(figure, rows)
+    where = figure.datasets[0] if len(figure.datasets) == 1 else f"mean of {', '.join(figure.datasets)}"
+    if found is None:
+        return False, f"no rows of protocol {figure.protocol} on {where}, published {figure}"
+    said = (
+        f"{_number(100 * found.mean, found.deviation and 100 * found.deviation)} with {found.count} seeds on {where}, "
+    )
+    if found.count < known.seeds:
+        return False, f"{said}published {figure}: {known.seeds} seeds are needed"
+    width = max(known.tolerance, figure.spread or 0.0)
+    met = abs(100 * found.mean - figure.mean) <= width
+    how = f"within {width:.1f} points" if met else f"more than {width:.1f} points away"
+    return met, f"{said}published {figure}: {how}"
+
+
+def _measured(figure: Claim, rows: Iterable[Row]) -> Spread | None:
+    """Over the seeds that all data sets of the figure have, the mean over the data sets; None without such seeds."""
+    accuracy: dict[str, dict[int, float]] = {dataset: {} for dataset in figure.datasets}
+    for row in rows:
+        same = (row["method"], row["protocol"], row["split"]) == (figure.method, figure.protocol, "test")
+        if same and row["dataset"] in accuracy and figure.config.items() <= row["config"].items():
+            accuracy[row["dataset"]][row["seed"]] = row["metrics"]["average"]
+    seeds = set.intersection(*(set(values) for values in accuracy.values()))
+    return spread(fmean(values[seed] for values in accuracy.values()) for seed in sorted(seeds)) if seeds else None
+
+
+def _number(mean: float, deviation: float | None) -> str:
+    return f"{mean:.1f}" + ("" if deviation is None else f" ± {deviation:.1f}")

@@ -1,0 +1,152 @@
+"""EvA-E, erasing by evidence energy (re-derived): the channels that speak loudest for a class are taken from it.
+
+A network is trained plainly. With features φ, last layer W and probabilities p, the evidence energy of channel i for
+class k is, over the training images of that class,
+
+    e_ik = mean_x −p_k(x) W_ki φ_i(x)           evidence=class     (default)
+    e_ik = mean_x −φ_i(x) Σ_c p_c(x) W_ci       evidence=activation
+
+A shortcut is learnt first and most confidently, so that its channels have the most negative energies. Of every class
+the share ρ of channels with the lowest energies is erased from W, and the last layer is fitted anew without them,
+
+    min_{W, b}  1/n Σ_i n/(K n_{y_i}) CE((W ⊙ M) φ_i + b, y_i) + c/(2n) ‖W ⊙ M‖²
+
+on training features, classes alike; ρ is the one of 0.01 to 0.9 that does best on validation images.
+
+He, Xu and Yao, "EvA: Erasing Spurious Correlations with Activations", ICLR 2025: EvA-E, the form that needs no data
+without the shortcut.
+
+Differs from the paper: it has no public code, and was known here by reviews of it alone. That the energy is the free
+energy −log Σ exp taken apart by class and channel, that the most negative is erased and the last layer refitted is
+from there; the two formulas above, the balance of classes and the penalty c are ours. No group labels are used, but for
+the choice of ρ with judge=worst_group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ipg.data.table import ImageTable
+from ipg.evaluation.features import features
+from ipg.methods.base import Setup
+from ipg.methods.erm import Erm
+from ipg.methods.options import option
+from ipg.methods.parts import means_by
+from ipg.methods.space import Choice, LogUniform, Range
+from ipg.rationale import find_head
+
+__all__ = ["EvaE", "energies", "fit_kept", "kept_channels"]
+
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+"""ρ, from which one is selected."""
+
+Evidence = Literal["class", "activation"]
+
+
+@dataclass(frozen=True)
+class EvaEOptions:
+    """Which energy, by what ρ is judged on validation images, and c."""
+
+    evidence: Evidence = "class"
+    judge: Literal["average", "worst_group"] = "average"
+    penalty: float = option(1.0, above=0)
+
+
+class EvaE(Erm):
+    """Plain training, and a last layer without the channels of most evidence."""
+
+    name: ClassVar[str] = "eva_e"
+    cost: ClassVar[str] = "1, and fits of the head"
+    summary: ClassVar[str] = "EvA-E (re-derived): plain training, then a last layer without the loudest channels."
+    refits: ClassVar[bool] = True
+    Options: ClassVar[type] = EvaEOptions
+    space: ClassVar[Mapping[str, Range]] = {
+        "evidence": Choice(("class", "activation")),
+        "penalty": LogUniform(0.01, 100),
+    }
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        if setup.validation is None:
+            raise ValueError(
+                f"method {self.name!r} chooses how much to erase on validation images, and there are none: give some "
+                f"images the split validation"
+            )
+        judge = cast(EvaEOptions, self.options).judge
+        if judge == "worst_group" and len(setup.validation.attribute.unique()) < 2:  # type: ignore[no-untyped-call]
+            raise ValueError("judge=worst_group needs validation images whose attribute is known: take judge=average")
+        head = find_head(setup.model)
+        if setup.table is not None and head.out_features != setup.table.num_classes:
+            raise ValueError(f"method {self.name!r} needs a last layer with an output for each class")
+
+    def refit(self, model: nn.Module, validation: ImageTable) -> None:
+        """Put a last layer on `model` that is fitted to the training images without the erased channels."""
+        options, table = cast(EvaEOptions, self.options), cast(ImageTable, self.setup.table)
+        head = find_head(model)
+        inputs, label = features(model, table.images).double().cpu(), table.label.cpu()
+        weight = head.weight.detach().double().cpu()
+        bias = weight.new_zeros(len(weight)) if head.bias is None else head.bias.detach().double().cpu()
+        energy = energies(inputs, label, weight, bias, options.evidence)
+        judged = features(model, validation.images).double().cpu()
+        best, found = -1.0, (weight, bias)
+        for share in SHARES:
+            weight, bias = fit_kept(inputs, label, kept_channels(energy, share), penalty=options.penalty)
+            right = (judged @ weight.T + bias).argmax(dim=1) == validation.label.cpu()
+            if (value := _worth(right.double(), validation, options.judge)) > best:
+                best, found = value, (weight, bias)
+        with torch.no_grad():
+            head.weight.copy_(found[0])
+            if head.bias is not None:
+                head.bias.copy_(found[1])
+
+
+def energies(inputs: Tensor, label: Tensor, weight: Tensor, bias: Tensor, evidence: Evidence) -> Tensor:
+    """The evidence energy of every class and channel, (K, D), from features (n, D); 0 for classes without images."""
+    share = torch.softmax(inputs @ weight.T + bias, dim=1)  # (n, K)
+    if evidence == "activation":
+        return means_by(-inputs * (share @ weight), label, len(weight))[0]
+    own = share.gather(1, label[:, None])  # (n, 1)
+    return means_by(-own * inputs * weight[label], label, len(weight))[0]
+
+
+def kept_channels(energy: Tensor, share: float) -> Tensor:
+    """1 for the channels that each class keeps and 0 for the `share` of lowest energy, (K, D)."""
+    order = energy.argsort(dim=1, stable=True)
+    return torch.ones_like(energy).scatter_(1, order[:, : round(share * energy.shape[1])], 0.0)
+
+
+def fit_kept(inputs: Tensor, label: Tensor, kept: Tensor, *, penalty: float) -> tuple[Tensor, Tensor]:
+    """Weights (K, D), 0 where they are not kept, and biases (K,) of the minimum, by L-BFGS."""
+    classes, count = len(kept), len(inputs)
+    sizes = torch.bincount(label, minlength=classes).to(inputs.dtype)
+    balance = torch.where(sizes > 0, count / (classes * sizes.clamp_min(1)), 0.0)
+    weight = torch.zeros_like(kept, requires_grad=True)
+    bias = kept.new_zeros(classes, requires_grad=True)
+    solver = torch.optim.LBFGS(
+        [weight, bias], max_iter=500, tolerance_grad=1e-9, tolerance_change=1e-14, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> Tensor:
+        solver.zero_grad()
+        used = weight * kept
+        each = F.cross_entropy(inputs @ used.T + bias, label, reduction="none")
+        total = (balance[label] * each).mean() + penalty / (2 * count) * used.square().sum()
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
+
+    solver.step(loss)  # type: ignore[no-untyped-call]
+    return (weight * kept).detach(), bias.detach()
+
+
+def _worth(right: Tensor, table: ImageTable, judge: str) -> float:
+    """Accuracy on average or in the worst group that has images."""
+    if judge == "average":
+        return float(right.mean())
+    shares, counts = means_by(right, table.group.cpu(), len(table.group_names))
+    return float(shares[counts > 0].min())

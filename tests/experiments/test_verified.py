@@ -1,0 +1,105 @@
+"""Whether rows make a published figure again: the rule by hand, and the file it reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipg.data.load import DATASETS
+from ipg.experiments.study import find_study
+from ipg.experiments.verified import Claim, Claims, claims, result_rows, verdict
+from ipg.methods import METHODS
+
+
+def row(seed: int, average: float, **changes: Any) -> dict[str, Any]:
+    plain = {"method": "irm", "protocol": "original", "split": "test", "dataset": "one", "config": {"batch": 5}}
+    return {**plain, "seed": seed, "metrics": {"average": average}, **changes}
+
+
+def known(*datasets: str, spread: float | None = None, **config: Any) -> Claims:
+    return Claims(1.0, 3, [Claim("irm", datasets or ("one",), "original", 70.0, spread, config)])
+
+
+@pytest.mark.parametrize(
+    ("averages", "spread", "state", "reason"),
+    [
+        ((0.70, 0.71, 0.72), None, "verified", "71.0 ± 1.0 with 3 seeds on one, published 70.0: within 1.0 points"),
+        ((0.69, 0.69, 0.69), None, "verified", "69.0 ± 0.0 with 3 seeds on one, published 70.0: within 1.0 points"),
+        ((0.71, 0.72, 0.73), None, "unverified",
+         "72.0 ± 1.0 with 3 seeds on one, published 70.0: more than 1.0 points away"),
+        ((0.71, 0.72, 0.73), 2.5, "verified",
+         "72.0 ± 1.0 with 3 seeds on one, published 70.0 ± 2.5: within 2.5 points"),
+        ((0.70, 0.70), None, "unverified", "70.0 ± 0.0 with 2 seeds on one, published 70.0: 3 seeds are needed"),
+        ((0.70,), None, "unverified", "70.0 with 1 seeds on one, published 70.0: 3 seeds are needed"),
+        ((), None, "unverified", "no rows of protocol original on one, published 70.0"),
+    ],
+)  # fmt: skip
+def test_a_figure_is_met_within_the_tolerance(
+    averages: tuple[float, ...], spread: float | None, state: str, reason: str
+) -> None:
+    rows = [row(seed, average) for seed, average in enumerate(averages)]
+    found = verdict("irm", known(spread=spread), rows)
+    assert (found.state, found.reason) == (state, reason)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"method": "erm"}, {"protocol": "paper"}, {"split": "search"}, {"dataset": "two"}, {"config": {"batch": 6}}],
+)
+def test_other_rows_do_not_count(other: dict[str, Any]) -> None:
+    rows = [row(seed, 0.7) for seed in range(3)]
+    assert verdict("irm", known(batch=5), rows).state == "verified"
+    assert verdict("irm", known(batch=5), [row(0, 0.7), row(1, 0.7), row(2, 0.7, **other)]).state == "unverified"
+
+
+def test_the_mean_over_data_sets_is_by_seed() -> None:
+    """Seeds 0 to 2 have both: means 70, 71 and 72. Seed 3 has one alone."""
+    rows = [row(seed, 0.9) for seed in range(4)] + [row(seed, 0.5 + seed / 50, dataset="two") for seed in range(3)]
+    found = verdict("irm", known("one", "two"), rows)
+    expected = "71.0 ± 1.0 with 3 seeds on mean of one, two, published 70.0: within 1.0 points"
+    assert (found.state, found.reason) == ("verified", expected)
+    assert verdict("irm", known("one", "two"), rows[:4]).reason.startswith("no rows of protocol original on mean of")
+
+
+def test_every_figure_has_to_be_met() -> None:
+    both = Claims(1.0, 1, [Claim("irm", ["one"], "original", 70.0), Claim("irm", ["two"], "original", 60.0)])
+    found = verdict("irm", both, [row(0, 0.7), row(0, 0.7, dataset="two")])
+    assert found.state == "unverified"
+    assert found.reason.count(";") == 1
+
+
+def test_without_rows_or_figures() -> None:
+    assert verdict("irm", known(), None).state == "unknown"
+    assert verdict("irm", known(), None).reason.startswith("rows not at hand, published 70.0")
+    assert verdict("lff", known(), None).state == "unverified"
+
+
+def test_rows_of_a_folder(tmp_path: Path) -> None:
+    assert result_rows(tmp_path) is None
+    assert result_rows(tmp_path / "none") is None
+    for study in ("b", "a"):
+        (tmp_path / study).mkdir()
+        (tmp_path / study / "trials.jsonl").write_text(json.dumps(row(0, 0.7, study=study)) + "\n", encoding="utf-8")
+    rows = result_rows(tmp_path)
+    assert rows is not None
+    assert [one["study"] for one in rows] == ["a", "b"]
+
+
+def test_what_is_published_is_of_methods_and_data_that_there_are() -> None:
+    listed = claims()
+    assert 0 < listed.tolerance <= 2
+    assert listed.seeds >= 3
+    for figure in listed.figures:
+        assert figure.method in METHODS
+        assert set(figure.datasets) <= set(DATASETS)
+        assert 0 < figure.mean < 100
+
+
+def test_the_originals_are_run_by_a_study() -> None:
+    """Every figure of an own protocol has arms that make it, but NCM's, which needs CLIP's weights."""
+    run = {(trial.method, trial.dataset) for trial in find_study("colored_mnist_originals").trials}
+    figures = [figure for figure in claims().figures if figure.protocol == "original" and figure.method != "ncm"]
+    assert {(figure.method, dataset) for figure in figures for dataset in figure.datasets} <= run
