@@ -90,6 +90,8 @@ def assert_same(folder: Path, reference: Path) -> None:
     for row, other in zip(rows, expected_rows, strict=True):
         means, other_means = row.pop("train"), other.pop("train")
         assert means == pytest.approx(other_means, rel=1e-5, abs=1e-6, nan_ok=True)  # summed in float32
+        error, other_error = (one["validation"].pop("calibration_error") for one in (row, other))
+        assert error == pytest.approx(other_error, rel=1e-8)
         assert row == other
 
 

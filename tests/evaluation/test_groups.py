@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from ipg.data.table import ImageTable
 from ipg.evaluation import groups
-from ipg.evaluation.groups import evaluate, evaluating, group_metrics, predict
+from ipg.evaluation.confidence import confidence_metrics
+from ipg.evaluation.groups import evaluate, evaluating, group_metrics, logits, predict
 from ipg.models import build_model
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state")
@@ -40,7 +41,7 @@ def random_table(n: int, classes: int, attributes: int, *, seed: int, without: t
     return table.take(torch.nonzero(~torch.isin(table.group, torch.tensor(without))).flatten())
 
 
-def naive(predictions: list[int], table: ImageTable) -> dict[str, Any]:
+def naive(predictions: list[int], table: ImageTable, training: ImageTable | None = None) -> dict[str, Any]:
     """The metrics one image at a time."""
     right: dict[str, dict[Any, int]] = {kind: defaultdict(int) for kind in ("all", "class", "group", "environment")}
     total: dict[str, dict[Any, int]] = {kind: defaultdict(int) for kind in right}
@@ -60,8 +61,11 @@ def naive(predictions: list[int], table: ImageTable) -> dict[str, Any]:
 
     every = [f"{label}, {attribute}" for label in table.classes for attribute in table.attributes]
     group = shares("group")
+    names = [] if training is None else [every[int(number)] for number in training.group]
+    reweighted = mean([group[name] for name in names]) if set(names) <= set(group) else None
     return {
         "average": mean(list(shares("all").values())),
+        "average_reweighted": reweighted,
         "group_mean": mean([group[name] for name in every if name in group]),
         "worst_group": min(group.values(), default=None),
         "balanced": mean([share for _, share in sorted(shares("class").items())]),
@@ -84,6 +88,11 @@ def test_against_a_loop(classes: int, attributes: int, without: tuple[int, ...],
     predictions = torch.randint(classes, (len(table),), generator=torch.Generator().manual_seed(seed + 10))
     found = group_metrics(predictions, table)
     assert found == naive(predictions.tolist(), table)
+    training = random_table(31, classes, attributes, seed=seed + 20, without=without)
+    found = group_metrics(predictions, table, training=training)
+    expected = naive(predictions.tolist(), table, training)
+    assert found.pop("average_reweighted") == pytest.approx(expected.pop("average_reweighted"), rel=1e-12)
+    assert found == expected
     assert list(found["groups"]) == list(table.group_names)
     assert [entry["count"] for entry in found["groups"].values()].count(0) == len(without)
 
@@ -96,13 +105,21 @@ def test_numbers_by_hand() -> None:
         attribute=torch.tensor([0, 0, 0, 0, 1, 1, 1]),
         environment=torch.tensor([0, 0, 1, 1, 1, 1, 1]),
     )
-    found = group_metrics(torch.tensor([0, 0, 0, 1, 1, 1, 1]), table)
+    found = group_metrics(torch.tensor([0, 0, 0, 1, 1, 1, 1]), table, training=table.take(torch.tensor([0, 1, 4, 6])))
     assert found["average"] == 5 / 7
+    assert found["average_reweighted"] == (2 * 0.75 + 0 + 1) / 4  # trained on two, one and one of the three groups
     assert found["group_mean"] == (0.75 + 0 + 1) / 3
     assert found["worst_group"] == 0
     assert found["balanced"] == (3 / 5 + 1) / 2
     assert found["groups"]["class 1, attribute 0"] == {"accuracy": None, "count": 0}
     assert found["environments"] == {"0": {"accuracy": 1.0, "count": 2}, "1": {"accuracy": 3 / 5, "count": 5}}
+
+
+def test_a_group_trained_on_and_absent_here_leaves_no_average_in_its_proportions() -> None:
+    table = random_table(40, 2, 2, seed=0, without=(1,))
+    training = random_table(40, 2, 2, seed=1)
+    assert group_metrics(table.label, table, training=training)["average_reweighted"] is None
+    assert group_metrics(table.label, table, training=table)["average_reweighted"] == 1.0
 
 
 def test_no_image_at_all() -> None:
@@ -145,7 +162,12 @@ def test_predictions_are_the_largest_logits(
     model = Brightest(wrap)
     assert torch.equal(predict(model, table.images), table.attribute)
     assert model.seen == [64, 64, 64, 8]
-    assert evaluate(model, table) == group_metrics(table.attribute, table)
+    said = logits(model, table.images)
+    assert torch.allclose(said, (table.images.float() / 255).mean(dim=(2, 3)), atol=1e-6)
+    assert evaluate(model, table, training=table) == {
+        **group_metrics(table.attribute, table, training=table),
+        **confidence_metrics(said, table.label),
+    }
 
 
 def test_one_logit_predicts_by_its_sign() -> None:

@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 import torch
 
+from ipg.config import RunConfig
 from ipg.data import load
 from ipg.data.table import ImageTable
 from ipg.evaluation.groups import predict
+from ipg.experiments.arms import collapsed
 from ipg.experiments.study import Trial
 from ipg.experiments.trial import _pack, run_trial
+from ipg.guidance import CollapseError
 from ipg.training.loop import train
-from ipg.training.materials import gather
+from ipg.training.materials import Materials, gather
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state", "bars")
 
@@ -140,3 +143,23 @@ def test_a_trial_goes_on_in_its_folder(trial: Callable[..., Trial], tmp_path: Pa
     again = run_trial(one, folder=tmp_path / "run", tell=rest.append)
     assert again["predictions"] == expected["predictions"]
     assert rest[-1] == 1
+
+
+def test_a_collapsed_run_has_a_row_of_what_it_is_worth(
+    trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the tables would leave the seed out, and the others look better than they are."""
+
+    def collapse(config: RunConfig, materials: Materials, **_: Any) -> None:
+        for parameter in materials.model.parameters():
+            torch.nn.init.zeros_(parameter)
+        raise CollapseError("the model has collapsed")
+
+    monkeypatch.setattr("ipg.experiments.trial.train", collapse)
+    row = run_trial(trial())
+    assert collapsed(row["metrics"]["groups"])
+    assert row["metrics"]["worst_group"] == 0.0
+    assert row["metrics"]["pair_disagreement"] == 0.0
+    assert (row["selected_epoch"], row["collapse"]) == (None, "the model has collapsed")
+    assert set(row) >= ROW
+    assert json.loads(json.dumps(row)) == row

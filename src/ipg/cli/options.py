@@ -12,7 +12,7 @@ import typer
 
 from ipg.config import PANELS, ConfigError, RunConfig, field_help
 
-__all__ = ["with_settings"]
+__all__ = ["with_settings", "with_settings_but"]
 
 FLAGS = {"start": "--from"}
 """Flags of fields whose name cannot be one in Python."""
@@ -20,21 +20,31 @@ FLAGS = {"start": "--from"}
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give `command(*, settings, …)` an option for each field; `settings` holds those the user gave."""
-    own = [parameter for name, parameter in inspect.signature(command, eval_str=True).parameters.items()]
-    kept = [parameter for parameter in own if parameter.name != "settings"]
-    generated = [_parameter(name, panel) for panel, names in PANELS.items() for name in names]
+    return with_settings_but()(command)
 
-    @functools.wraps(command)
-    def wrapped(**values: Any) -> Any:
-        settings = {name: values.pop(name) for name in list(values) if name in field_help()}
-        given = {name: value for name, value in settings.items() if value is not None and value != []}
-        if "options" in given:
-            given["options"] = _own_options(given["options"])
-        return command(settings=given, **values)
 
-    wrapped.__signature__ = inspect.Signature([*kept, *generated])  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in [*kept, *generated]}
-    return wrapped
+def with_settings_but(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Like `with_settings`, for commands that settle the fields `without` by themselves."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        own = [parameter for name, parameter in inspect.signature(command, eval_str=True).parameters.items()]
+        kept = [parameter for parameter in own if parameter.name != "settings"]
+        shown = [(name, panel) for panel, names in PANELS.items() for name in names if name not in without]
+        generated = [_parameter(name, panel) for name, panel in shown]
+
+        @functools.wraps(command)
+        def wrapped(**values: Any) -> Any:
+            settings = {name: values.pop(name) for name in list(values) if name in field_help()}
+            given = {name: value for name, value in settings.items() if value is not None and value != []}
+            if "options" in given:
+                given["options"] = _own_options(given["options"])
+            return command(settings=given, **values)
+
+        wrapped.__signature__ = inspect.Signature([*kept, *generated])  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in [*kept, *generated]}
+        return wrapped
+
+    return decorate
 
 
 def _parameter(name: str, panel: str) -> inspect.Parameter:

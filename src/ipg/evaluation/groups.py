@@ -1,8 +1,8 @@
-"""Accuracy on average, by class, by group and by environment."""
+"""Accuracy on average, by class, by group and by environment, and how far a network's confidence is to be believed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from ipg.comparison import is_compiled
 from ipg.data.table import ImageTable
+from ipg.evaluation.confidence import confidence_metrics
 from ipg.rationale import predicted_class
 
-__all__ = ["evaluate", "evaluating", "group_metrics", "predict"]
+__all__ = ["evaluate", "evaluating", "group_metrics", "logits", "metrics", "predict"]
 
 EVALUATION_BATCH = 1024
 EVALUATION_BATCH_CPU = 128
@@ -41,8 +42,20 @@ def logits_of(output: Any) -> Tensor:
     return logits
 
 
+def logits(model: nn.Module, images: Tensor, *, autocast: torch.dtype | None = None) -> Tensor:
+    """What `model` says of each of the uint8 `images`, (N, K)."""
+    return _answers(model, images, autocast, lambda said: said)
+
+
 def predict(model: nn.Module, images: Tensor, *, autocast: torch.dtype | None = None) -> Tensor:
-    """The class that `model` gives each of the uint8 `images`, (N,).
+    """The class that `model` gives each of the uint8 `images`, (N,)."""
+    return _answers(model, images, autocast, predicted_class)
+
+
+def _answers(
+    model: nn.Module, images: Tensor, autocast: torch.dtype | None, take: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """What `take` makes of the logits of each batch, put together.
 
     A compiled model is given batches of one size, the last one filled up: another size would be compiled for itself.
     """
@@ -53,22 +66,37 @@ def predict(model: nn.Module, images: Tensor, *, autocast: torch.dtype | None = 
         images = torch.cat([images, images[-1:].expand(missing, -1, -1, -1)])
     with evaluating(model), torch.autocast(place.type, dtype=autocast, enabled=autocast is not None):
         batches = (batch.to(place).float() / 255 for batch in torch.split(images, size))  # at least one, if of none
-        return torch.cat([predicted_class(logits_of(model(batch))) for batch in batches])[:count]
+        return torch.cat([take(logits_of(model(batch))) for batch in batches])[:count]
 
 
-def evaluate(model: nn.Module, table: ImageTable, *, autocast: torch.dtype | None = None) -> dict[str, Any]:
-    """All group metrics of `model` on `table`, as Python numbers."""
-    return group_metrics(predict(model, table.images, autocast=autocast), table)
+def evaluate(
+    model: nn.Module, table: ImageTable, *, autocast: torch.dtype | None = None, training: ImageTable | None = None
+) -> dict[str, Any]:
+    """All metrics of `model` on `table`, as Python numbers; see `metrics`."""
+    return metrics(logits(model, table.images, autocast=autocast), table, training=training)
 
 
-def group_metrics(predictions: Tensor, table: ImageTable) -> dict[str, Any]:
+def metrics(logits: Tensor, table: ImageTable, *, training: ImageTable | None = None) -> dict[str, Any]:
+    """All metrics of `logits` (N, K) against the rows of `table`: those of `group_metrics` and `confidence_metrics`."""
+    by_group = group_metrics(predicted_class(logits), table, training=training)
+    return {**by_group, **confidence_metrics(logits, table.label)}
+
+
+def group_metrics(predictions: Tensor, table: ImageTable, *, training: ImageTable | None = None) -> dict[str, Any]:
     """Metrics of `predictions` (N,) against the rows of `table`; fractions, None where there is no image.
 
+    Args:
+        predictions: a class an image.
+        table: the images.
+        training: the images that were trained on, whose shares of the groups `average_reweighted` takes.
+
     Returns:
-        `average` over samples; `group_mean`, the unweighted mean over the groups that have images; `worst_group`
-        among those; `balanced`, the unweighted mean over classes; `predicted_classes`, how many are ever predicted (a
-        collapsed model predicts one); `groups`, name to accuracy and count; and
-        `environments`, number to accuracy and count.
+        `average` over samples; `average_reweighted`, the mean over groups weighted by their shares of the training
+        images (None without those, or where a group of theirs has no image here): the other "average accuracy" of the
+        literature, which does not depend on how the test groups were balanced; `group_mean`, the unweighted mean over
+        the groups that have images; `worst_group` among those; `balanced`, the unweighted mean over classes;
+        `predicted_classes`, how many are ever predicted (a collapsed model predicts one); `groups`, name to accuracy
+        and count; and `environments`, number to accuracy and count.
     """
     right = predictions == table.label
     by_group = _shares(right, table.group, len(table.group_names))
@@ -78,6 +106,7 @@ def group_metrics(predictions: Tensor, table: ImageTable) -> dict[str, Any]:
     classes = [share for share, _ in by_class if share is not None]
     return {
         "average": float(right.double().mean()) if len(table) else None,
+        "average_reweighted": None if training is None else _reweighted(by_group, training),
         "group_mean": _mean(groups),
         "worst_group": min(groups, default=None),
         "balanced": _mean(classes),
@@ -98,6 +127,14 @@ def _shares(right: Tensor, key: Tensor, size: int) -> list[tuple[float | None, i
     """Share of `right` and number of rows for each value of `key`."""
     counts = torch.stack([torch.bincount(key, minlength=size), torch.bincount(key[right], minlength=size)]).tolist()
     return [(hits / total if total else None, total) for total, hits in zip(*counts, strict=True)]
+
+
+def _reweighted(by_group: list[tuple[float | None, int]], training: ImageTable) -> float | None:
+    """The accuracies of groups in the proportions of the training images."""
+    weights: list[int] = torch.bincount(training.group, minlength=len(by_group)).tolist()
+    parts = [None if share is None else share * n for (share, _), n in zip(by_group, weights, strict=True) if n]
+    known = [part for part in parts if part is not None]
+    return sum(known) / len(training) if known and len(known) == len(parts) else None
 
 
 def _mean(values: list[float]) -> float | None:

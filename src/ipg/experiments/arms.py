@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from ipg.evaluation.spread import Spread, spread
 from ipg.experiments.study import ADDED, ELSEWHERE, Study, Trial
 
-__all__ = ["Arm", "Figure", "Spread", "arms_of", "collapsed", "figure_of", "published", "spread"]
+__all__ = ["Arm", "Figure", "Spread", "arms_of", "collapsed", "figure_of", "published", "same_run", "spread"]
 
 Row = Mapping[str, Any]
 
@@ -27,15 +28,9 @@ class Figure:
     spread: float | None = None
     method: str | None = None
     pairs: int | None = None
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation (n − 1) of n values; a single value has no deviation."""
-
-    mean: float
-    deviation: float | None
-    count: int
+    metric: str = "average"
+    count: int | None = None
+    share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ class Arm:
 
     def spread(self, metric: str = "average", *, last: bool = False) -> Spread | None:
         """Of a metric over the seeds, at the selected epoch or at the last; None without rows or where it is null."""
-        values = [row["last_metrics" if last else "metrics"][metric] for row in self.rows]
+        values = [row["last_metrics" if last else "metrics"].get(metric) for row in self.rows]
         return None if not values or None in values else spread(values)
 
     @property
@@ -68,12 +63,6 @@ class Arm:
     def collapsed(self) -> int:
         """How many seeds ended up with one class for every image."""
         return sum(collapsed(row["metrics"]["groups"]) for row in self.rows)
-
-
-def spread(values: Iterable[float]) -> Spread:
-    """Mean and standard deviation of `values`, of which there is at least one."""
-    known = list(values)
-    return Spread(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
 
 
 def collapsed(groups: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -137,10 +126,16 @@ def _settings(trial: Trial) -> dict[str, Any]:
 
 
 def _is_of(row: Row, trial: Trial) -> bool:
-    same = all(row[name] == getattr(trial, name) for name in ("dataset", "method", "protocol", "seed"))
+    return row["protocol"] == trial.protocol and same_run(row, trial)
+
+
+def same_run(row: Row, trial: Trial) -> bool:
+    """Whether `row` tells of what `trial` asks for, whatever study and protocol either was written under."""
+    if any(row[name] != getattr(trial, name) for name in ("dataset", "method", "seed")):
+        return False
     config = {**ADDED, **row["config"]}
     stated = {name: value for name, value in _settings(trial).items() if value != "auto"}
-    return same and all(config[name] == value for name, value in stated.items() if name in config)
+    return all(config[name] == value for name, value in stated.items() if name in config)
 
 
 def published() -> list[Figure]:
@@ -149,10 +144,10 @@ def published() -> list[Figure]:
     return [Figure(**values) for values in tomllib.loads(text)["figure"]]
 
 
-def figure_of(arm: Arm, figures: Iterable[Figure]) -> Figure | None:
+def figure_of(arm: Arm, figures: Iterable[Figure], metric: str = "average") -> Figure | None:
     """The paper's figure for the method of `arm` with as many pairs, the first listed; None where there is none."""
     for figure in figures:
-        same = (figure.dataset, figure.method) == (arm.dataset, arm.method)
+        same = (figure.dataset, figure.method, figure.metric) == (arm.dataset, arm.method, metric)
         if same and figure.pairs in (None, arm.config["pairs"]):
             return figure
     return None

@@ -10,7 +10,7 @@ import argparse
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +29,7 @@ from ipg.experiments.study import Study, Trial, find_study
 from ipg.experiments.trial import run_trial
 from ipg.experiments.workers import Workers, suitable_workers
 
-__all__ = ["Tally", "read_rows", "run_study", "run_trial"]
+__all__ = ["Tally", "place", "read_rows", "run_study", "run_trial", "terminable"]
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ def run_study(
     job = Job(store, study.metrics_split, run)
     with View(console, store, name=study.name, missing=len(missing)) as view:
         try:
-            with _place(job, view, len(trials), device, workers, cluster) as place, _terminable():
-                elsewhere = _work_off(place, trials, view)
+            with place(job, view, len(trials), device, workers, cluster) as where, terminable():
+                elsewhere = _work_off(where, trials, view)
         except KeyboardInterrupt:
             rows = store.done()
             stands = f"{sum(t.key in rows for t in study.trials)} of {len(study.trials)} trials are done"
@@ -95,7 +95,7 @@ def run_study(
 class Place(Protocol):
     """Where trials are run."""
 
-    def run(self, trials: Sequence[Trial]) -> Iterator[Ended]:
+    def run(self, trials: Iterable[Trial]) -> Iterator[Ended]:
         """Have all trials attempted; each is reported once."""
         ...
 
@@ -112,30 +112,36 @@ class Here:
     def __exit__(self, *_: object) -> None:
         """There is nothing to put away."""
 
-    def run(self, trials: Sequence[Trial]) -> Iterator[Ended]:
+    def run(self, trials: Iterable[Trial]) -> Iterator[Ended]:
         """Have all trials attempted; each is reported once."""
         for trial in trials:
             self.view.started(trial)
             yield self.job.attempt(trial, partial(self.view.moved, trial.key))
 
 
-def _place(
+def place(
     job: Job, view: View, trials: int, device: str, workers: int | None, cluster: Cluster | None
 ) -> AbstractContextManager[Place]:
+    """Where so many trials are run: in this process, in worker processes or on a cluster."""
     if cluster is not None:
         return Tasks(job, view, cluster, device=device)
-    if workers is not None and workers < 1:
-        raise ValueError(f"{workers} workers are asked for; expected at least 1")
-    count = min(workers or suitable_workers(device), trials)
+    count = workers_for(trials, device, workers)
     return Here(job, view) if count == 1 else Workers(job, view, count, device=device)
 
 
-def _work_off(place: Place, trials: Sequence[Trial], view: View) -> int:
+def workers_for(trials: int, device: str, asked: int | None) -> int:
+    """How many processes work off so many trials."""
+    if asked is not None and asked < 1:
+        raise ValueError(f"{asked} workers are asked for; expected at least 1")
+    return min(asked or suitable_workers(device), trials)
+
+
+def _work_off(where: Place, trials: Sequence[Trial], view: View) -> int:
     """Attempt all trials, and again those that others had, as long as it leads anywhere; how many others still have."""
     while trials:
         by_key = {trial.key: trial for trial in trials}
         busy = []
-        for ended in place.run(trials):
+        for ended in where.run(trials):
             view.ended(by_key[ended.key], ended)
             if ended.state == "elsewhere":
                 busy.append(by_key[ended.key])
@@ -146,7 +152,7 @@ def _work_off(place: Place, trials: Sequence[Trial], view: View) -> int:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """SIGTERM interrupts as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,17 @@ from typing import Any
 import numpy as np
 
 from ipg.config import RunConfig
-from ipg.evaluation.groups import predict
+from ipg.evaluation.groups import evaluate, predict
+from ipg.evaluation.pairs import pair_disagreement
+from ipg.experiments.ablations import gather_trial
 from ipg.experiments.study import ELSEWHERE, Trial
+from ipg.guidance import CollapseError
 from ipg.training.device import autocast_dtype
+from ipg.training.engine import resolve
 from ipg.training.listeners import Listener
-from ipg.training.loop import train
-from ipg.training.materials import gather, suited_model
+from ipg.training.loop import settled, train
+from ipg.training.materials import Materials, suited_model
+from ipg.training.provenance import provenance
 from ipg.training.start import network_name
 
 __all__ = ["run_trial"]
@@ -30,6 +36,8 @@ def run_trial(
 ) -> dict[str, Any]:
     """Run one trial; a trial whose rows do not report the test split never evaluates it.
 
+    A run that collapses has a row, too, that of the network as it stands.
+
     Args:
         trial: what to run.
         metrics_split: the split that the row reports.
@@ -37,34 +45,26 @@ def run_trial(
         tell: is told now and then which share of the iterations is done.
     """
     config = trial.config
-    materials = gather(config)
+    materials = gather_trial(config)
     listeners = [] if tell is None else [_Teller(tell)]
-    outcome = train(config, materials, folder=folder, listeners=listeners, evaluate_on=("validation", metrics_split))
+    begun = time.perf_counter()
+    try:
+        outcome = train(
+            config, materials, folder=folder, listeners=listeners, evaluate_on=("validation", metrics_split)
+        )
+    except CollapseError as error:
+        return _collapsed(trial, materials, metrics_split, str(error), time.perf_counter() - begun)
     result = outcome.result
     selected = next(row for row in outcome.rows if row["epoch"] == result["selected_epoch"])
     part = materials.table.part(metrics_split)
     device = next(outcome.model.parameters()).device
     predictions = predict(outcome.model, part.images.to(device), autocast=autocast_dtype(config))
-    settled = {name: value for name, value in result["config"].items() if name not in ("seed", *ELSEWHERE)}
-    settled["model"] = config.model or network_name(config, materials.model) or suited_model(materials.table)
-    if isinstance(config.pairs, str):
-        pairs = materials.pairs
-        settled |= {"pair_file": config.pairs, "pairs": 0 if pairs is None else len(pairs)}
-        settled["pair_builder"] = None if pairs is None else pairs.builder
 
     def metrics(row: dict[str, Any]) -> dict[str, Any]:
         return {**row[metrics_split], "pair_disagreement": row["pair_disagreement"]}
 
     return {
-        "key": trial.key,
-        "study": trial.study,
-        "dataset": trial.dataset,
-        "method": trial.method,
-        "protocol": trial.protocol,
-        "seed": trial.seed,
-        "config": {"weights": None, **settled},
-        "selection": result["selection"],
-        "split": metrics_split,
+        **_identity(trial, materials, result["config"], metrics_split),
         "selected_epoch": result["selected_epoch"],
         "metrics": metrics(selected),
         "predictions": _pack(predictions.cpu().numpy(), part.num_classes),
@@ -73,6 +73,51 @@ def run_trial(
         "seconds": result["seconds"],
         "preparing_seconds": result["preparing_seconds"],
         **{name: result[name] for name in ("hardware", "versions", "commit", "date")},
+    }
+
+
+def _identity(trial: Trial, materials: Materials, config: Mapping[str, Any], split: str) -> dict[str, Any]:
+    """What a row says of its trial."""
+    given = trial.config
+    known = {name: value for name, value in config.items() if name not in ("seed", *ELSEWHERE)}
+    known["model"] = given.model or network_name(given, materials.model) or suited_model(materials.table)
+    if isinstance(given.pairs, str):
+        pairs = materials.pairs
+        known |= {"pair_file": given.pairs, "pairs": 0 if pairs is None else len(pairs)}
+        known["pair_builder"] = None if pairs is None else pairs.builder
+    return {
+        "key": trial.key,
+        "study": trial.study,
+        "dataset": trial.dataset,
+        "method": trial.method,
+        "protocol": trial.protocol,
+        "seed": trial.seed,
+        "config": {"weights": None, **known},
+        "selection": given.selection,
+        "split": split,
+    }
+
+
+def _collapsed(trial: Trial, materials: Materials, split: str, why: str, seconds: float) -> dict[str, Any]:
+    """The row of a run that collapsed: what its network is worth as it stands, so that no table leaves it out."""
+    model, config = materials.model, trial.config
+    device = next(model.parameters()).device
+    autocast = autocast_dtype(config)
+    part = materials.table.part(split).to(device)
+    held_out = None if materials.held_out is None else materials.held_out.to(device)
+    found = evaluate(model, part, autocast=autocast)
+    found |= {"pair_disagreement": pair_disagreement(model, held_out, autocast=autocast)}
+    predictions = predict(model, part.images, autocast=autocast)
+    return {
+        **_identity(trial, materials, settled(resolve(config, device, processes=1)), split),
+        "selected_epoch": None,
+        "collapse": why,
+        "metrics": found,
+        "predictions": _pack(predictions.cpu().numpy(), part.num_classes),
+        "last_metrics": found,
+        "curve": [],
+        "seconds": round(seconds, 3),
+        **provenance(device),
     }
 
 

@@ -1,0 +1,62 @@
+"""`ipg table`: what was measured of a study, beside the paper's figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["EXAMPLES", "table"]
+
+EXAMPLES = """
+**Examples**
+
+`ipg table colored_mnist`: one of the project's own studies, as Markdown
+
+`ipg table mine.toml --results results --format latex --output table.tex`: a study of your own, for a paper
+
+`ipg table colored_mnist --format csv`: every number apart, for a spreadsheet
+"""
+
+
+def table(
+    name: Annotated[
+        str, typer.Argument(help="Study file (TOML), or the name of one of the project's own.", metavar="STUDY")
+    ],
+    results: Annotated[
+        Path, typer.Option(help="Folder of the results: of all studies, or of the rows of this one.")
+    ] = Path("results"),
+    format_: Annotated[str, typer.Option("--format", help="md, latex, csv, json or html.")] = "md",
+    output: Annotated[Path | None, typer.Option(help="File to write; printed where not given.")] = None,
+) -> None:
+    """Show a study as a table: ours beside the paper's, the difference, seeds, selection rule, hardware and commit.
+
+    Rows that do not say where they come from are refused.
+    """
+    from ipg.experiments.study import find_study
+
+    study = find_study(name)
+
+    from ipg.experiments.arms import published
+    from ipg.experiments.table_formats import FORMATS
+    from ipg.experiments.table_rows import measured_of
+    from ipg.experiments.table_study import study_table
+    from ipg.files import write_text
+    from ipg.report.table_page import as_html
+
+    formats = {**FORMATS, "html": as_html}
+    if format_ not in formats:
+        raise ValueError(f"there is no format {format_!r}; there are {', '.join(formats)}")
+    places = [results / study.name / "trials.jsonl", results / "trials.jsonl"]
+    file = next((place for place in places if place.exists()), None)
+    if file is None:
+        raise ValueError(f"there are no rows of {study.name} in {results}; make them with: ipg study {name}")
+    found = measured_of(study, file)
+    if not any(arm.rows for arm in found.arms):
+        raise ValueError(f"{file} has no row of a trial of {study.name}; make them with: ipg study {name}")
+    text = formats[format_](study_table(found, published()))
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        typer.echo(f"Table: {write_text(output, text)}")

@@ -1,0 +1,188 @@
+"""Several methods on the same data with the same seeds, as a study; what cannot be is refused before any training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ipg.config import ConfigError, RunConfig
+from ipg.data.load import list_files, load
+from ipg.data.table import ImageTable
+from ipg.experiments.study import Study, Trial
+from ipg.files import write_json
+from ipg.methods import method_class, parse_options
+from ipg.training.device import own_randomness, resolve_device
+from ipg.training.distributed import Team
+from ipg.training.engine import resolve
+from ipg.training.folder import read_json
+from ipg.training.loop import Training
+from ipg.training.materials import Materials, gather
+
+__all__ = ["SPLIT", "Facts", "comparison", "examine", "keep_record"]
+
+NAME = "compare"
+SPLIT = "test"
+"""The split that methods are compared on."""
+RECORD = "data.json"
+"""Beside the rows: digests of the images and pairs that they are of."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a reader has to know of the data to judge a comparison on it."""
+
+    name: str
+    classes: tuple[str, ...]
+    attributes: tuple[str, ...]
+    training: Mapping[str, int]
+    """Images of each group, those without any among them."""
+    tested: Mapping[str, int]
+    pairs: int
+    """Pairs that guide the methods which need some."""
+    held_out: int
+    """Pairs to measure disagreement on."""
+    drawn: bool
+    """Whether another seed makes other training and test images."""
+    digests: Mapping[str, str | None]
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the data says which form of the shortcut an image has."""
+        return len(self.attributes) > 1
+
+
+def comparison(
+    config: RunConfig, methods: Sequence[str], seeds: Sequence[int], options: Mapping[str, Mapping[str, Any]]
+) -> Study:
+    """A trial for each method and seed, seeds on the outside, so that a part of it compares all methods already.
+
+    Args:
+        config: settings of all methods.
+        methods: their names.
+        seeds: one run of every method each.
+        options: of methods' own, by method.
+
+    Raises:
+        ConfigError: all that is wrong with methods, seeds and options.
+    """
+    problems = [f"method {name!r} is named {count} times" for name, count in Counter(methods).items() if count > 1]
+    problems += [f"seed {seed} is named {count} times" for seed, count in Counter(seeds).items() if count > 1]
+    problems += ["there is nothing to compare: name a method"] if not methods else []
+    problems += ["there is nothing to compare: name a seed"] if not seeds else []
+    problems += [
+        f"option of method {name!r}, which is not compared; expected one of {', '.join(methods)}"
+        for name in options
+        if name not in methods
+    ]
+    for name in dict.fromkeys(methods):
+        try:
+            parse_options(method_class(name), options.get(name, {}))
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError(problems)
+    return Study(
+        NAME,
+        tuple(
+            Trial(
+                NAME,
+                config.data,
+                name,
+                NAME,
+                seed,
+                config.with_changes(method=name, seed=seed, options=dict(options.get(name, {}))),
+            )
+            for seed in seeds
+            for name in methods
+        ),
+        SPLIT,
+    )
+
+
+def examine(study: Study) -> Facts:
+    """Look at the data, and make every method ready to train with the first seed, without a single step.
+
+    Raises:
+        ConfigError: a sentence for each method that cannot be trained on this data.
+    """
+    first = study.trials[0]
+    trials = [trial for trial in study.trials if trial.seed == first.seed]
+    config = first.config
+    resolve(config, resolve_device(config.device), processes=1)
+    table = load(config.data, path=config.data_path, size=config.size, seed=config.seed)
+    if not len(table.indices(SPLIT)):
+        raise ConfigError([f"{table.name} has no test images to compare methods on; give some rows the split test"])
+    problems: list[str] = []
+    materials: Materials | None = None  # with pairs, where any method has them
+    for trial in trials:
+        try:
+            ready = _get_ready(trial, table)
+            materials = ready if materials is None or materials.pairs is None else materials
+        except (ValueError, ImportError, OSError) as error:
+            problems.append(f"{trial.method}: {error}")
+    if problems or materials is None:
+        raise ConfigError(problems)
+    counts = {split: _counts(table, split) for split in ("train", SPLIT)}
+    return Facts(
+        name=table.name,
+        classes=table.classes,
+        attributes=table.attributes,
+        training=counts["train"],
+        tested=counts[SPLIT],
+        pairs=len(materials.pairs or ()),
+        held_out=len(materials.held_out or ()),
+        drawn=_drawn(config, table, {trial.seed for trial in study.trials} - {first.seed}),
+        digests={name: digest for name, digest in materials.fingerprints().items() if name != "network"},
+    )
+
+
+def keep_record(study: Study, facts: Facts, results: Path) -> None:
+    """Note which images and pairs the rows in `results` are of.
+
+    Raises:
+        ValueError: rows of this very comparison are of others.
+    """
+    file, key = results / RECORD, study.trials[0].key
+    known = read_json(file) if file.exists() else {}
+    if known.get(key, facts.digests) != facts.digests:
+        then = known[key]
+        changed = [name.replace("_", " ") for name, digest in facts.digests.items() if then.get(name) != digest]
+        raise ValueError(
+            f"{results} holds a comparison on other data: {', '.join(changed)} changed since; name another place with "
+            f"--output, or delete it"
+        )
+    write_json(file, {**known, key: dict(facts.digests)})
+
+
+def _get_ready(trial: Trial, table: ImageTable) -> Materials:
+    """All that comes before the first step of a trial, on the CPU; a ValueError says why it cannot be."""
+    builder = "random" if trial.config.pair_builder == "closest" else trial.config.pair_builder  # which trains
+    plain = trial.config.with_changes(device="cpu", engine="eager", precision="fp32", pair_builder=builder)
+    place = torch.device("cpu")
+    with own_randomness(place):
+        materials = gather(plain, table=table)
+        Training(plain, materials, place, (), ("validation", SPLIT), Team()).method.close()
+    return materials
+
+
+def _counts(table: ImageTable, split: str) -> dict[str, int]:
+    group = table.group[table.indices(split)]
+    counts = torch.bincount(group, minlength=len(table.group_names)).tolist()
+    return dict(zip(table.group_names, counts, strict=True))
+
+
+def _drawn(config: RunConfig, table: ImageTable, others: set[int]) -> bool:
+    """Whether a run with one of the `others` seeds trains or is tested on other images than `table` has."""
+    if not others:
+        return False
+    seed = min(others)
+    listing = list_files(config.data, path=config.data_path, seed=seed)
+    if listing is not None:
+        return not (listing.files == table.names and torch.equal(listing.split, table.split))
+    other = load(config.data, path=config.data_path, size=config.size, seed=seed)
+    return not all(torch.equal(getattr(table, name), getattr(other, name)) for name in ("images", "label", "split"))

@@ -1,0 +1,76 @@
+"""A study's table as Markdown, LaTeX, CSV or JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+
+from ipg.experiments.table_study import StudyTable
+from ipg.experiments.table_text import markdown, wrapped
+
+__all__ = ["FORMATS", "as_csv", "as_json", "as_latex", "as_markdown"]
+
+SPECIAL = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$", "–": "--", "α": r"$\alpha$",
+}  # fmt: skip
+"""What LaTeX would take for something else, and letters that its fonts lack."""
+
+
+def as_markdown(table: StudyTable) -> str:
+    """The table and its notes."""
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in table.cells]
+    return "\n\n".join([markdown(table.head, lines), *map(wrapped, table.notes)]) + "\n"
+
+
+def as_latex(table: StudyTable) -> str:
+    """A `table` for a paper; it needs the package booktabs."""
+    rows = [" & ".join(map(_escaped, line)) + r" \\" for line in (table.head, *table.cells)]
+    caption = " ".join(map(_escaped, table.notes))
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{caption}}}",
+            rf"\label{{tab:{re.sub(r'[^A-Za-z0-9-]', '-', table.study)}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}",
+            *(r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule"),
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def as_csv(table: StudyTable) -> str:
+    """A line an arm with every number apart and in full; empty where there is none."""
+    out = io.StringIO()
+    records = table.records()
+    writer = csv.DictWriter(out, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return out.getvalue()
+
+
+def as_json(table: StudyTable) -> str:
+    """The same as an object, with what all arms share."""
+    content = {"study": table.study, "split": table.split, "shared": table.shared, "origin": table.origin}
+    return json.dumps({**content, "arms": table.records()}, indent=2, ensure_ascii=False) + "\n"
+
+
+FORMATS: dict[str, Callable[[StudyTable], str]] = {
+    "md": as_markdown,
+    "latex": as_latex,
+    "csv": as_csv,
+    "json": as_json,
+}
+
+
+def _escaped(text: str) -> str:
+    """Code in typewriter letters, everything else letter by letter."""
+    parts = text.split("`")
+    plain = ["".join(SPECIAL.get(letter, letter) for letter in part) for part in parts]
+    return "".join(rf"\texttt{{{part}}}" if number % 2 else part for number, part in enumerate(plain))

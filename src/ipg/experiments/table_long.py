@@ -1,0 +1,178 @@
+"""The page of all results: a table for each study, and one of speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ipg.experiments.arms import Arm, Figure, Row, figure_of
+from ipg.experiments.table_rows import Measured
+from ipg.experiments.table_text import (
+    NAMES,
+    NONE,
+    code,
+    figure_text,
+    markdown,
+    numbers,
+    origin,
+    percent,
+    seeds_text,
+    share,
+    short,
+    words,
+    wrapped,
+)
+from ipg.methods import method_class
+
+__all__ = ["results_page", "varying_settings"]
+
+PAIR_SETTINGS = ("pairs", "pair_batch", "margin", "alpha", "every")
+SETTINGS = (
+    "data", *PAIR_SETTINGS, "schedule", "selection", "model", "epochs", "batch", "learning_rate", "warmup",
+    "class_weighted", "batch_norm", "crop", "precision", "engine",
+)  # fmt: skip
+"""What the long tables show of a configuration: a column each where arms differ, else in a line above."""
+
+
+def results_page(studies: Sequence[Measured], figures: Sequence[Figure], speed: Sequence[Row]) -> str:
+    """The whole page of `results/README.md`."""
+    folder = "src/ipg/experiments/studies"
+    commands = "\n".join(
+        f"$ python -m ipg.experiments.runner {folder}/{study.name}.toml"
+        + (" --data-path mnist.npz" if any("mnist" in arm.dataset for arm in study.arms) else "")
+        for study in studies
+    )
+    parts = [
+        "# Results",
+        "A row a trial in `<study>/trials.jsonl`, a row a measurement in `speed.jsonl`. This page and the table of the "
+        "project's README are made from them by `python -m ipg.experiments.table --write README.md`, and a test checks "
+        "that they are.",
+        "## How to make the rows again",
+        f"```console\n{commands}\n$ python -m ipg.experiments.table --write README.md\n```",
+        "`--data-path` names MNIST, as one npz or as the folder of its idx files. A trial that has a row is not run "
+        "again: give `--results` another folder to repeat it. `make bench` measures speed; "
+        "`ipg bench --write results/speed.jsonl` keeps what it measures; docs/speed.md shows more.",
+    ]
+    for study in studies:
+        tuned = [arm for other in studies if other.split == "test" for arm in other.arms if arm.protocol == "tuned"]
+        parts += _study(study, figures) if study.split == "test" else _choices(study, tuned)
+    if speed:
+        parts += _speed(speed)
+    return "\n\n".join(part if part.startswith(("#", "|", "```")) else wrapped(part) for part in parts) + "\n"
+
+
+def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
+    varying, shared = varying_settings(study.arms)
+    head = ["method", *map(words, varying), "seeds", "accuracy", "last epoch", "group mean", "worst group"]
+    head += ["pairs that disagree", "collapsed", "seconds", "paper"]
+    lines = []
+    for arm in study.arms:
+        accuracy, seeds, last, worst, seconds = numbers(arm)
+        guided = "pairs" in method_class(arm.method).needs
+        figure = figure_of(arm, figures)
+        means = [found.mean if (found := arm.spread(name)) else None for name in ("group_mean", "pair_disagreement")]
+        lines.append(
+            [
+                NAMES.get(arm.method, arm.method)
+                + "".join(f", {name} `{value}`" for name, value in arm.options.items()),
+                *(str(arm.config[name]) if guided or name not in PAIR_SETTINGS else NONE for name in varying),
+                *(seeds, accuracy, last, share(means[0]), worst, share(means[1])),
+                *(str(arm.collapsed) if arm.rows else NONE, seconds),
+                f"{figure_text(figure)} (`{figure.table}`)" if figure else NONE,
+            ]
+        )
+    notes = (
+        "In percent, mean ± standard deviation over seeds; the group columns are means. *Pairs that disagree*: "
+        "held-out pairs whose members are classified differently. *Collapsed*: seeds that predict one class for every "
+        "image. The paper's column holds mean test accuracies, named by the label of their table."
+    )
+    return [f"## {study.name}", shared, markdown(head, lines), notes, *_ends(study)]
+
+
+def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
+    """What settings were chosen from: for each data set and number of pairs the arms, the highest accuracy first."""
+    varying, shared = varying_settings(study.arms)
+    metric = _deciding(study.arms)
+    ranked = sorted(study.arms, key=lambda arm: (arm.dataset, _order(arm.config["pairs"]), -_mean(arm, metric)))
+    highest = {(arm.dataset, arm.config["pairs"]): arm for arm in reversed(ranked) if arm.rows}
+    lines = []
+    for arm in ranked:
+        marks = ["highest"] if highest.get((arm.dataset, arm.config["pairs"])) is arm else []
+        marks += ["taken"] if any(_alike(arm, other) for other in tuned) else []
+        disagreement = arm.spread("pair_disagreement")
+        lines.append(
+            [
+                *(str(arm.config[name]) for name in varying),
+                *(seeds_text(arm), percent(arm.spread(metric)), share(disagreement.mean if disagreement else None)),
+                *(NONE if arm.seconds is None else f"{arm.seconds:.1f}", ", ".join(marks)),
+            ]
+        )
+    what = {"average": "accuracy", "worst_group": "worst group"}[metric]
+    head = [*map(words, varying), "seeds", f"{what} on `{study.split}`", "pairs that disagree", "seconds", ""]
+    notes = (
+        f"In percent on the split `{study.split}`, mean ± standard deviation over seeds; the test split is not read. "
+        f"*Highest*: the highest mean {what} with as many pairs. *Taken*: the settings of a study on the test split. "
+        "The study file says what decides."
+    )
+    return [f"## {study.name}", shared, markdown(head, lines), notes, *_ends(study)]
+
+
+def _speed(rows: Sequence[Row]) -> list[str]:
+    """The last measurement of each case on each machine; how cost grows has a page and a picture of its own."""
+    rows = [row for row in rows if row["benchmark"] != "growth"]
+    latest = {(row["hardware"], row["benchmark"], row["case"], row["unit"], row["baseline"]): row for row in rows}
+    parts = ["## Speed"]
+    for hardware in dict.fromkeys(row["hardware"] for row in latest.values()):
+        here = [row for row in latest.values() if row["hardware"] == hardware]
+        head = ["benchmark", "case", "median", "quartiles", "baseline", "ratio", "ideal"]
+        lines = [
+            [
+                *(row["benchmark"], row["case"], f"{short(row['value'])} {row['unit']}"),
+                f"{short(row['low'])} to {short(row['high'])}" if row.get("low") != row.get("high") else NONE,
+                row["baseline"] or NONE,
+                NONE if row["ratio"] is None else short(row["ratio"]),
+                short(row["ideal"]) if row.get("ideal") else NONE,
+            ]
+            for row in here
+        ]
+        parts += [markdown(head, lines, text=2), f"{origin(here)}."]
+    parts.append(
+        "Cases of one benchmark took turns in one run, so the ratio to the baseline holds where times do not; it is "
+        "the median over the rounds. *Ideal*: the paper's `1+2·B_I/B_D` for pair batch B_I and task batch B_D, the "
+        "second term divided by `every`."
+    )
+    return parts
+
+
+def _ends(study: Measured) -> list[str]:
+    rows = [row for arm in study.arms for row in arm.rows]
+    lines = [f"{origin(rows)}."] if rows else []
+    if study.unknown:
+        lines.append(f"Rows that no arm of the study file asks for, left out above: {len(study.unknown)}.")
+    return lines
+
+
+def varying_settings(arms: Sequence[Arm]) -> tuple[list[str], str]:
+    """The settings in which arms differ, and a line on those they share."""
+    values = {name: {str(arm.config.get(name)) for arm in arms} for name in SETTINGS}
+    varying = [name for name, found in values.items() if len(found) > 1]
+    shared = ", ".join(f"{words(name)} {code(*found)}" for name, found in values.items() if len(found) == 1)
+    return varying, f"All arms: {shared}."
+
+
+def _alike(one: Arm, other: Arm) -> bool:
+    return one.method == other.method and one.config == other.config
+
+
+def _mean(arm: Arm, metric: str) -> float:
+    found = arm.spread(metric)
+    return found.mean if found else -1.0
+
+
+def _deciding(arms: Sequence[Arm]) -> str:
+    """The metric by which arms are ranked: the worst group's accuracy where epochs are selected by it."""
+    return "worst_group" if all(arm.config["selection"] == "worst_group" for arm in arms) else "average"
+
+
+def _order(pairs: int | str) -> tuple[int, str]:
+    """Many pairs before few; files whose number is not known yet come last, by name."""
+    return (-pairs, "") if isinstance(pairs, int) else (1, pairs)

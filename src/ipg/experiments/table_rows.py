@@ -1,0 +1,106 @@
+"""The rows that tables are made from, each with where it comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ipg.experiments.arms import Arm, Row, arms_of
+from ipg.experiments.store import read_rows
+from ipg.experiments.study import STUDIES, Study, load_study
+
+__all__ = ["Measured", "ProvenanceError", "check_provenance", "measured", "measured_of"]
+
+ORIGIN = ("hardware", "versions", "commit", "date")
+"""What a row says of its origin."""
+
+KINDS: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("dataset", "method", "protocol", "split", "hardware", "commit", "date"), str),
+    **dict.fromkeys(("config", "metrics", "last_metrics", "versions"), dict),
+    "seed": int,
+    "seconds": (int, float),
+}
+"""What is in a row, and of which kind."""
+
+
+class ProvenanceError(ValueError):
+    """A row does not say where it comes from, so no table may quote it."""
+
+
+class Measured:
+    """A study and what was measured of it."""
+
+    def __init__(self, name: str, split: str, arms: Sequence[Arm], unknown: Sequence[Row]) -> None:
+        self.name, self.split, self.arms, self.unknown = name, split, arms, unknown
+
+    def of(self, dataset: str) -> list[Arm]:
+        """The arms on one data set."""
+        return [arm for arm in self.arms if arm.dataset == dataset]
+
+
+def measured(results: Path, studies: Path = STUDIES) -> list[Measured]:
+    """Every study that has a file in `studies`, with its rows in `results`."""
+    found = [load_study(file) for file in sorted(studies.glob("*.toml"))]
+    return [measured_of(study, results / study.name / "trials.jsonl") for study in found]
+
+
+def measured_of(study: Study, file: Path) -> Measured:
+    """A study with its rows in `file`.
+
+    Raises:
+        ProvenanceError: a row does not say where it comes from.
+        ValueError: a row is no row of a trial.
+    """
+    rows = read_rows(file)
+    check_provenance(rows, file)
+    for row in rows:
+        if wrong := _misshapen(row):
+            raise ValueError(
+                f"{file}: the row of {row.get('method')}, seed {row.get('seed')}, is damaged ({wrong} is not what a "
+                f"trial writes there); take the line out, and `ipg study` runs the trial again"
+            )
+    return Measured(study.name, study.metrics_split, *arms_of(study, rows))
+
+
+def check_provenance(rows: Iterable[Row], file: Path) -> None:
+    """Refuse rows that lack hardware, versions, commit or date."""
+    for row in rows:
+        if lacking := [name for name in ORIGIN if not row.get(name)]:
+            raise ProvenanceError(
+                f"{file}: the row of {row.get('method')}, seed {row.get('seed')}, does not name its "
+                f"{' and '.join(lacking)}, so that no table may quote it; run the trial again from a checkout, or with "
+                f"IPG_COMMIT set"
+            )
+
+
+def _misshapen(row: Row) -> str | None:
+    """What is of another kind than a trial writes; None where nothing is."""
+    for name, kind in KINDS.items():
+        if not isinstance(row.get(name), kind):
+            return name
+    if not _is_number(row["seconds"]):
+        return "seconds"
+    return next((name for name in ("metrics", "last_metrics") if not _are_metrics(row[name])), None)
+
+
+def _are_metrics(metrics: Mapping[str, Any]) -> bool:
+    """Whether all values are numbers or missing, those of groups and environments within."""
+    plain = {name: value for name, value in metrics.items() if name not in ("groups", "environments")}
+    parts = [metrics.get(name) or {} for name in ("groups", "environments")]
+    return (
+        all(value is None or _is_number(value) for value in plain.values())
+        and all(isinstance(part, dict) for part in parts)
+        and all(_is_share(group) for part in parts for group in part.values())
+    )
+
+
+def _is_share(group: Any) -> bool:
+    if not isinstance(group, dict) or not {"accuracy", "count"} <= group.keys():
+        return False
+    return _is_number(group["count"]) and (group["accuracy"] is None or _is_number(group["accuracy"]))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < 2**63 and not math.isnan(value)

@@ -1,0 +1,193 @@
+"""One study as a table: ours beside the paper's, the difference, how many seeds, and where the rows come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ipg.evaluation.spread import Spread
+from ipg.experiments.arms import Arm, Figure, Row, figure_of
+from ipg.experiments.table_long import PAIR_SETTINGS, varying_settings
+from ipg.experiments.table_rows import Measured
+from ipg.experiments.table_text import NAMES, NONE, commit_text, figure_text, origin, seeds_of, words
+from ipg.methods import method_class
+
+__all__ = ["METRICS", "Line", "StudyTable", "study_table"]
+
+METRICS = {
+    "average": "accuracy",
+    "average_reweighted": "accuracy, reweighted",
+    "group_mean": "mean of groups",
+    "worst_group": "worst group",
+    "pair_disagreement": "pairs that disagree",
+    "auroc": "AUROC",
+    "calibration_error": "calibration error",
+}
+"""Metrics as tables call them; rows from before one was measured lack it."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One arm of a study."""
+
+    method: str
+    name: str
+    protocol: str
+    dataset: str
+    settings: Mapping[str, Any]
+    """Those in which the arms of the study differ, the method's own options among them; None where one has no say."""
+    values: Mapping[str, Spread | None]
+    """By metric, fractions over the seeds."""
+    paper: Mapping[str, Figure]
+    """By metric, where the paper has one."""
+    seeds: int
+    asked: int
+    collapsed: int
+    seconds: float | None
+    selection: str
+    hardware: tuple[str, ...]
+    commits: tuple[str, ...]
+
+    def difference(self, metric: str) -> float | None:
+        """Ours less the paper's, in points."""
+        ours, theirs = self.values.get(metric), self.paper.get(metric)
+        return None if ours is None or theirs is None else 100 * ours.mean - theirs.mean
+
+    def record(self) -> dict[str, Any]:
+        """All of it on one level, for programs: fractions and seconds as they are, the paper's figures in percent."""
+        values: dict[str, Any] = {"method": self.method, "protocol": self.protocol, "dataset": self.dataset}
+        values |= {"seeds": self.seeds, "seeds_asked": self.asked, "collapsed": self.collapsed}
+        values |= {"seconds": self.seconds, "selection": self.selection, **self.settings}
+        for metric in METRICS:
+            found = self.values[metric]
+            low, high = found.interval if found is not None and found.interval is not None else (None, None)
+            values |= {
+                metric: found.mean if found is not None else None,
+                f"{metric}_deviation": found.deviation if found is not None else None,
+                f"{metric}_low": low,
+                f"{metric}_high": high,
+            }
+            if metric in self.paper:
+                figure = self.paper[metric]
+                values |= {f"{metric}_paper": figure.mean, f"{metric}_paper_deviation": figure.spread}
+                values |= {f"{metric}_paper_table": figure.table, f"{metric}_difference": self.difference(metric)}
+        return {**values, "hardware": " and ".join(self.hardware), "commits": " and ".join(self.commits)}
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """The arms of a study, a line each."""
+
+    study: str
+    split: str
+    lines: tuple[Line, ...]
+    shared: str
+    """A sentence on the settings that all arms have."""
+    origin: str
+    """Hardware, versions and commits of all rows."""
+
+    @property
+    def head(self) -> list[str]:
+        """What the columns are, in words."""
+        names = ["method", *map(words, self.lines[0].settings)]
+        for metric in METRICS:
+            names += [METRICS[metric], *(["paper", "difference"] if self._quoted(metric) else [])]
+        return [*names, "seeds", "selection", "collapsed", "seconds", "hardware", "commit"]
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """The lines as text, a dash where there is nothing."""
+        return [self._cells(line) for line in self.lines]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader has to know, in sentences."""
+        return [
+            f"{self.shared} In percent on the split `{self.split}`, mean ± standard deviation (n − 1) over seeds, with "
+            "the 95 % interval of the mean (percentile bootstrap over seeds, always the same draws). Difference: ours "
+            "less the paper's, in points. Accuracy, reweighted: groups in the proportions of the training images. "
+            "Collapsed: seeds that predict one class for every image.",
+            f"{self.origin}.",
+        ]
+
+    def records(self) -> list[dict[str, Any]]:
+        """A flat mapping a line; all have the same names."""
+        found = [line.record() for line in self.lines]
+        names = dict.fromkeys(name for record in found for name in record)
+        return [{name: record.get(name) for name in names} for record in found]
+
+    def _quoted(self, metric: str) -> bool:
+        return any(metric in line.paper for line in self.lines)
+
+    def _cells(self, line: Line) -> list[str]:
+        cells = [line.name, *(NONE if value is None else str(value) for value in line.settings.values())]
+        for metric in METRICS:
+            cells.append(_text(line.values[metric]))
+            if self._quoted(metric):
+                far = line.difference(metric)
+                cells += [figure_text(line.paper.get(metric)), NONE if far is None else f"{far:+.1f}".replace("-", "−")]
+        return [
+            *(*cells, seeds_of(line.seeds, line.asked), line.selection),
+            str(line.collapsed) if line.seeds else NONE,
+            NONE if line.seconds is None else f"{line.seconds:.1f}",
+            ", ".join(line.hardware) or NONE,
+            ", ".join(map(commit_text, line.commits)) or NONE,
+        ]
+
+
+def study_table(measured: Measured, figures: Iterable[Figure]) -> StudyTable:
+    """The table of a study that has rows.
+
+    Raises:
+        ValueError: there is no row.
+    """
+    rows = [row for arm in measured.arms for row in arm.rows]
+    if not rows:
+        raise ValueError(f"there is no row of {measured.name}; `ipg study {measured.name}` makes them")
+    varying, shared = varying_settings(measured.arms)
+    own = dict.fromkeys(name for arm in measured.arms for name in arm.options)
+    known = list(figures)
+    lines = tuple(_line(arm, [*varying, *own], known) for arm in measured.arms)
+    return StudyTable(measured.name, measured.split, lines, shared, origin(rows))
+
+
+def _line(arm: Arm, settings: Sequence[str], figures: Sequence[Figure]) -> Line:
+    guided = "pairs" in method_class(arm.method).needs
+    found = {metric: figure_of(arm, figures, metric) for metric in METRICS}
+    return Line(
+        method=arm.method,
+        name=f"{NAMES.get(arm.method, arm.method)} ({arm.protocol})",
+        protocol=arm.protocol,
+        dataset=arm.dataset,
+        settings={
+            name: arm.config.get(name) if guided or name not in PAIR_SETTINGS else None
+            for name in settings
+            if name != "selection"
+        },
+        values={metric: arm.spread(metric) for metric in METRICS},
+        paper={metric: figure for metric, figure in found.items() if figure is not None},
+        seeds=len(arm.rows),
+        asked=len(arm.seeds),
+        collapsed=arm.collapsed,
+        seconds=arm.seconds,
+        selection=str(arm.config["selection"]),
+        hardware=_all_of(arm.rows, "hardware"),
+        commits=_all_of(arm.rows, "commit"),
+    )
+
+
+def _all_of(rows: Iterable[Row], name: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(row[name]) for row in rows))
+
+
+def _text(found: Spread | None) -> str:
+    """`72.8 ± 0.5 (72.5 to 73.1)`."""
+    if found is None:
+        return NONE
+    text = f"{100 * found.mean:.1f}" + ("" if found.deviation is None else f" ± {100 * found.deviation:.1f}")
+    return (
+        text
+        if found.interval is None
+        else f"{text} ({100 * found.interval.low:.1f} to {100 * found.interval.high:.1f})"
+    )

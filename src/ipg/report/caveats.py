@@ -1,0 +1,184 @@
+"""What a comparison cannot tell, in plain sentences made from what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from ipg.methods import method_class
+from ipg.methods.base import Need
+from ipg.report.compared import PLAIN, Comparison
+
+__all__ = ["caveats"]
+
+FEW_IMAGES = 50
+"""Groups of fewer test images are pointed out: one image is two points or more."""
+FEW_SEEDS = 10
+SELECTIONS = {
+    "last": "The last epoch of every run was kept: no validation image and no group label had a say.",
+    "training_environments": "The epoch with the best validation accuracy over the training environments was kept, "
+    "which rewards a shortcut that holds in them; no group label had a say.",
+    "worst_group": "The epoch with the best worst-group accuracy on validation images was kept: every method profited "
+    "from their group labels, also those that train without any.",
+    "pairs": "The epoch with the best validation accuracy times agreement on held-out pairs was kept: no group label "
+    "had a say.",
+}
+
+GIVEN: Mapping[Need, str] = {
+    "groups": "group labels of the training images",
+    "validation groups": "group labels of the validation images to train on, besides selection",
+    "environments": "the environments of the training images",
+    "masks": "masks of the objects in training images",
+    "attention": "maps of where another network, trained on text and images, looks",
+    "pairs": "pairs of images",
+}
+"""What methods are given besides labelled images, in words."""
+
+
+def caveats(comparison: Comparison) -> list[str]:
+    """The sentences, the weightiest first."""
+    return [
+        *_missing(comparison),
+        *_seeds(comparison),
+        *_groups(comparison),
+        SELECTIONS[comparison.selection],
+        *_labels(comparison),
+        *_settings(comparison),
+        *_pairs(comparison),
+        *_time(comparison),
+    ]
+
+
+def _missing(comparison: Comparison) -> Iterator[str]:
+    """Seeds that are not there, and those that learnt nothing."""
+    for method in comparison.methods:
+        if lost := [seed for seed in comparison.seeds if seed not in method.rows]:
+            yield (
+                f"{method.name} has no result for {_count(len(lost), 'seed')} of {len(comparison.seeds)} "
+                f"({_listed(lost)}): its figures are of the others, and differences of the seeds that both methods "
+                f"have."
+            )
+        if method is not comparison.reference and comparison.same_answers(method):
+            yield (
+                f"{method.name} gives every test image the same class as {comparison.reference.name} does, with every "
+                f"seed: on this data it came to the same."
+            )
+        if method.collapsed:
+            yield (
+                f"{method.name} gives every image the same class in {method.collapsed} of {len(method.rows)} runs. "
+                f"They are counted; their pairs agree because everything does."
+            )
+
+
+def _seeds(comparison: Comparison) -> Iterator[str]:
+    count = len(comparison.seeds)
+    if count == 1:
+        yield "One seed: there is no telling how much of a difference is chance. Give --seeds 5 or more to find out."
+    elif count < FEW_SEEDS:
+        yield (
+            f"{count} seeds are few. The intervals, 95 % by the percentile bootstrap over seeds, are then too narrow, "
+            f"and p cannot be below {2 / 2**count:.2g}, whatever the difference."
+        )
+    else:
+        yield f"Intervals are 95 % by the percentile bootstrap over {count} seeds."
+    if comparison.facts.drawn:
+        yield (
+            "Every seed draws its own training and test images, so the spread holds that chance too; numbers of images "
+            "are those of the first seed."
+        )
+    elif count > 1:
+        yield (
+            "All seeds train and are tested on the same images: the spread is that of training, and says nothing of "
+            "other images."
+        )
+    if len(comparison.others) > 1:
+        yield (
+            f"{len(comparison.others)} methods are compared with {comparison.reference.name}: the p of each is as if "
+            f"it were the only one, so that a small one is to be expected now and then."
+        )
+
+
+def _groups(comparison: Comparison) -> Iterator[str]:
+    """Groups that are small or absent; data without groups."""
+    facts = comparison.facts
+    if not facts.grouped:
+        yield (
+            "These images come without group labels, so accuracy is told by class. A high one does not mean that the "
+            "shortcut is not used: in these images it may still hold."
+        )
+        return
+    if absent := _where(facts.training, lambda count: count == 0):
+        yield (
+            f"No training image is of the group {_listed(absent, ' or ')}: methods that reweight or resample groups "
+            f"have nothing to work with there."
+        )
+    if absent := _where(facts.tested, lambda count: count == 0):
+        yield f"No test image is of the group {_listed(absent, ' or ')}: what happens there is not measured."
+    if small := _where(facts.tested, lambda count: 0 < count < FEW_IMAGES):
+        described = [f"{name} ({_count(facts.tested[name], 'image')})" for name in small]
+        yield (
+            f"Small test groups: {_listed(described)}. One image is {100 / max(facts.tested[n] for n in small):.1f} "
+            f"points or more there, and the worst group is more often one of them by chance."
+        )
+    yield "The worst group is each run's own, picked for being so: its accuracy is low by chance as well as by nature."
+
+
+def _labels(comparison: Comparison) -> Iterator[str]:
+    """What methods are given besides labelled images."""
+    needs = {method.name: method_class(method.method).needs for method in comparison.methods}
+    for need, words in GIVEN.items():
+        if users := [name for name, own in needs.items() if need in own]:
+            given = f"{_count(comparison.facts.pairs, 'pair')} of images" if need == "pairs" else words
+            yield f"{_listed(users)} {'is' if len(users) == 1 else 'are'} given {given}."
+
+
+def _settings(comparison: Comparison) -> Iterator[str]:
+    given = [f"{name} {value}" for name, value in comparison.given.items()]
+    if given:
+        yield (
+            f"Settings that you gave: {', '.join(given)}. All others are defaults; nothing was tuned here, for any "
+            f"method, and one that was tuned on this data has an advantage over those that were not."
+        )
+    else:
+        yield (
+            "All methods have default settings, which were not chosen on this data: some suit it better than others. "
+            "Tuning each on validation images may change the order."
+        )
+
+
+def _pairs(comparison: Comparison) -> Iterator[str]:
+    facts = comparison.facts
+    if not facts.held_out:
+        yield (
+            "There are no held-out pairs, so nothing is said of how answers change when only the shortcut does; "
+            "`ipg pairs build … --split validation` makes some."
+        )
+        return
+    yield (
+        f"Pairs that disagree: of {facts.held_out} pairs that no method was trained on. They tell whether the answer "
+        f"hangs on what they change, and on nothing else: a method may be wrong about both images, or lean on another "
+        f"shortcut."
+    )
+
+
+def _time(comparison: Comparison) -> Iterator[str]:
+    if all(method.method != PLAIN for method in comparison.methods):
+        yield f"Time is not compared, since plain training ({PLAIN}) is not among the methods."
+    elif comparison.workers is not None and comparison.workers > 1:
+        yield (
+            f"Times were taken with {comparison.workers} runs at once on one machine, which slow each other: ratios "
+            f"are rough. Give --workers 1 to measure them."
+        )
+
+
+def _where(counts: Mapping[str, int], wanted: Callable[[int], bool]) -> list[str]:
+    return [name for name, count in counts.items() if wanted(count)]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _listed(names: Iterable[object], last: str = " and ") -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    words = [str(name) for name in names]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}{last}{words[-1]}"

@@ -1,0 +1,114 @@
+"""What the rows of a comparison say: spreads over seeds, differences seed by seed, and time against plain training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ipg.evaluation.spread import Paired, Spread, paired, spread
+from ipg.experiments.arms import collapsed
+from ipg.experiments.compare import Facts
+from ipg.report.views import number
+
+__all__ = ["PLAIN", "Comparison", "MethodRows", "series_of"]
+
+Row = Mapping[str, Any]
+PLAIN = "erm"
+"""The method that time is measured against, and differences where it is compared."""
+
+
+@dataclass(frozen=True)
+class MethodRows:
+    """One method: the rows there are of it, and why others are missing."""
+
+    method: str
+    name: str
+    series: str
+    rows: Mapping[int, Row]
+    """By seed."""
+    failures: Mapping[int, str]
+    """What went wrong, in a line, by seed."""
+
+    def values(self, metric: str) -> dict[int, float]:
+        """A metric by seed, of the seeds that have it; `groups/NAME` is the accuracy of a group."""
+        found = {seed: _metric(row, metric) for seed, row in self.rows.items()}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def spread(self, metric: str) -> Spread | None:
+        """Of a metric over the seeds; None where no seed has it."""
+        values = self.values(metric).values()
+        return spread(values) if values else None
+
+    @property
+    def collapsed(self) -> int:
+        """How many seeds ended up with one class for every image."""
+        return sum(collapsed(row["metrics"]["groups"]) for row in self.rows.values())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several methods with the same seeds on the same data."""
+
+    facts: Facts
+    methods: Sequence[MethodRows]
+    seeds: Sequence[int]
+    selection: str
+    given: Mapping[str, Any]
+    """Settings that are not the defaults, the methods' own options as `METHOD.NAME` among them."""
+    settings: Mapping[str, Any]
+    """All settings that the methods share."""
+    workers: int | None
+    """Processes that trained at once; None where that is not known."""
+    command: str
+
+    @property
+    def reference(self) -> MethodRows:
+        """What others are compared with: plain training, else the first method."""
+        return min(self.methods, key=lambda method: method.method != PLAIN)
+
+    @property
+    def others(self) -> list[MethodRows]:
+        """All methods but the reference."""
+        return [method for method in self.methods if method is not self.reference]
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows."""
+        return [row for method in self.methods for row in method.rows.values()]
+
+    def against(self, method: MethodRows, metric: str) -> Paired | None:
+        """`method` less the reference over the seeds that both have; None where there are none."""
+        mine, theirs = method.values(metric), self.reference.values(metric)
+        common = [seed for seed in self.seeds if seed in mine and seed in theirs]
+        if not common:
+            return None
+        return paired([mine[seed] for seed in common], [theirs[seed] for seed in common])
+
+    def same_answers(self, method: MethodRows) -> bool:
+        """Whether `method` predicts just what the reference does, with every seed that both have."""
+        common = method.rows.keys() & self.reference.rows.keys()
+        answers = "predictions"
+        return bool(common) and all(method.rows[s][answers] == self.reference.rows[s][answers] for s in common)
+
+    def times(self, method: MethodRows) -> Spread | None:
+        """How many times as long as plain training it took with the same seed; None without that."""
+        plain = {seed: row for each in self.methods if each.method == PLAIN for seed, row in each.rows.items()}
+        ratios = [row["seconds"] / plain[seed]["seconds"] for seed, row in method.rows.items() if seed in plain]
+        return spread(ratios) if ratios else None
+
+
+def series_of(methods: Sequence[str]) -> list[str]:
+    """The colour of each method: plain and guided training have theirs everywhere, others take turns."""
+    own = {PLAIN: "before", "ipg": "after"}
+    rest = [name for name in methods if name not in own]
+    return [own.get(name) or f"other-{rest.index(name) % 6 + 1}" for name in methods]
+
+
+def _metric(row: Row, metric: str) -> float | None:
+    if metric == "seconds":
+        return number(row["seconds"])
+    kind, slash, name = metric.partition("/")
+    if slash:
+        return number((row["metrics"][kind].get(name) or {}).get("accuracy"))
+    return number(row["metrics"].get(metric))

@@ -1,0 +1,150 @@
+"""`ipg compare` as its user meets it."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state")
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "trials.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_methods_side_by_side_then_one_more(ipg, bars: list[str], tmp_path: Path) -> None:
+    command = ["compare", *bars, "--seeds", "2", "--workers", "1", "--output", "here"]
+    done = ipg(*command, "--methods", "erm,ipg")
+    assert done.code == 0, done
+    assert done.out.startswith("4 runs: erm, ipg with 2 seeds each\n")
+    assert done.out.endswith("Report: here/report.html\n")
+    found = rows(tmp_path / "here")
+    assert [(row["method"], row["seed"]) for row in found] == [("erm", 0), ("ipg", 0), ("erm", 1), ("ipg", 1)]
+    page = (tmp_path / "here" / "report.html").read_text(encoding="utf-8")
+    for method, name in (("erm", "ERM"), ("ipg", "IPG")):
+        mine = [row for row in found if row["method"] == method]
+        worst = statistics.fmean(row["metrics"]["worst_group"] for row in mine)
+        average = statistics.fmean(row["metrics"]["average"] for row in mine)
+        line = re.search(rf"<tr><th[^>]*>.*? {name}</th>(.*?)</tr>", page)
+        assert line
+        assert f"<td>{100 * worst:.1f}\u00a0%" in line[1]
+        assert f"<td>{100 * average:.1f}\u00a0%" in line[1]
+        assert re.search(rf"│ {name} +│ +{100 * worst:.1f} │ +{100 * average:.1f} │", done.out)
+    assert "2 seeds are few" in page
+
+    more = ipg(*command, "--methods", "erm,ipg,jtt", "-o", "jtt.copies=3")
+    assert more.code == 0, more
+    assert "6 trials, 4 done" in more.out
+    assert rows(tmp_path / "here")[:4] == found
+    assert [row["config"]["copies"] for row in rows(tmp_path / "here")[4:]] == [3, 3]
+    assert "jtt.copies 3" in (tmp_path / "here" / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_run_that_fails_stops_no_other(ipg, bars: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ipg.experiments import trial
+
+    whole = trial.train
+
+    def failing(config: Any, *arguments: Any, **options: Any) -> Any:
+        if (config.method, config.seed) == ("ipg", 0):
+            raise RuntimeError("no <luck>")
+        return whole(config, *arguments, **options)
+
+    monkeypatch.setattr(trial, "train", failing)
+    command = ["compare", *bars, "--seeds", "2", "--workers", "1", "--output", "here"]
+    done = ipg(*command)
+    assert done.code == 1
+    assert "1 failed, tried again when the command is given again" in done.out
+    page = (tmp_path / "here" / "report.html").read_text(encoding="utf-8")
+    assert "<td>IPG</td><td>0</td><td>RuntimeError: no &lt;luck&gt;</td>" in page
+    assert "IPG has no result for 1 seed of 2 (0)" in page
+    monkeypatch.setattr(trial, "train", whole)
+    assert ipg(*command).code == 0
+    assert "Runs that failed" not in (tmp_path / "here" / "report.html").read_text(encoding="utf-8")
+
+
+def test_nothing_to_show_when_all_fail(ipg, refused, bars: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from ipg.experiments import trial
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(trial, "train", failing)
+    refused("compare", *bars, "--seeds", "1", "--workers", "1", "--output", "x", says=("no run of the comparison",))
+
+
+def test_what_cannot_be_is_refused_before_anything_is_made(refused, bars: list[str], tmp_path: Path) -> None:
+    options = [*bars, "--pairs", "0", "--methods", "erm,ipg,joint", "--output", "here"]
+    text = refused("compare", *options, says=("ipg: ipg: method 'ipg'", "ipg: joint: method 'joint'"))
+    assert len(text.splitlines()) == 2
+    assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--methods", "erm,nope"], "there is no method 'nope'"),
+        (["--seeds", "three"], "--seeds three: expected how many there are"),
+        (["--seeds", "0"], "name a seed"),
+        (["-o", "copies=5"], "expected METHOD.NAME=VALUE"),
+        (["-o", "jtt.copies=5"], "option of method 'jtt', which is not compared"),
+        (["--workers", "0", "--data", "colored_fashion"], "0 workers are asked for"),
+        (["--epochs", "0"], "epochs='0': expected at least 1"),
+        (["--config", "no.toml"], "there is no configuration file no.toml"),
+    ],
+)
+def test_mistakes_are_one_line(refused, options: list[str], says: str) -> None:
+    refused("compare", *options, says=(says,))
+
+
+def test_settings_from_a_file(ipg, refused, bars: list[str], tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('learning_rate = 0.01\nmethod = "dfr"\n', encoding="utf-8")
+    done = ipg("compare", *bars, "--config", "run.toml", "--methods", "erm", "--seeds", "4,5", "--workers", "1")
+    assert done.code == 0, done
+    found = rows(tmp_path / "runs" / "compare-bars")
+    assert [(row["method"], row["seed"], row["config"]["learning_rate"]) for row in found] == [
+        ("erm", 4, 0.01),
+        ("erm", 5, 0.01),
+    ]
+    (tmp_path / "run.toml").write_text("[options]\ncopies = 3\n", encoding="utf-8")
+    refused("compare", *bars, "--config", "run.toml", says=("options are of one method",))
+
+
+def test_your_own_images_with_and_without_groups(ipg, refused, photos: Path, tmp_path: Path) -> None:
+    """Without the column attribute accuracy is told by class, and methods that need it are refused."""
+    common = ["--data-path", photos, "--pairs", photos / "pairs.csv", "--size", "16", "--model", "small_cnn"]
+    common += ["--epochs", "2", "--batch", "8", "--seeds", "2", "--workers", "1"]
+    done = ipg("compare", "--data", photos / "photos.csv", *common, "--methods", "erm,ipg", "--output", "groups")
+    assert done.code == 0, done
+    page = (tmp_path / "groups" / "report.html").read_text(encoding="utf-8")
+    assert "above, red" in page
+    assert "No training image is of the group above, green or below, red" in page
+    assert "All seeds train and are tested on the same images" in page
+    assert "of 4 pairs that no method was trained on" in page
+
+    lines = (photos / "photos.csv").read_text(encoding="utf-8").splitlines()
+    plain = [",".join(part for place, part in enumerate(line.split(",")) if place != 2) for line in lines]
+    (tmp_path / "plain.csv").write_text("\n".join(plain) + "\n", encoding="utf-8")
+    text = refused("compare", "--data", "plain.csv", *common, "--methods", "erm,rwg,dfr", says=("rwg: ", "dfr: "))
+    assert "give the table a column attribute" in text
+    done = ipg("compare", "--data", "plain.csv", *common, "--methods", "erm,ipg", "--output", "classes")
+    assert done.code == 0, done
+    page = (tmp_path / "classes" / "report.html").read_text(encoding="utf-8")
+    assert "Worst class" in page
+    assert "come without group labels" in page
+
+
+@pytest.mark.slow
+def test_worker_processes_on_the_embedded_images(process, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    done = process(
+        *("compare", *tiny, "--methods", "erm,ipg", "--seeds", "2", "--workers", "2", "--output", tmp_path / "x"),
+        cwd=tmp_path,
+    )
+    assert done.code == 0, done
+    assert len(rows(tmp_path / "x")) == 4
+    assert "with 2 runs at once" in (tmp_path / "x" / "report.html").read_text(encoding="utf-8")

@@ -1,0 +1,134 @@
+"""A comparison before it is run: its trials, what it finds out about the data, and what it refuses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ipg.config import ConfigError, RunConfig
+from ipg.data import load
+from ipg.data.table import ImageTable
+from ipg.experiments.compare import comparison, examine, keep_record
+from ipg.training import loop
+
+pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state", "bars")
+
+
+@pytest.fixture
+def config(small: dict[str, Any]) -> RunConfig:
+    return RunConfig(**small)
+
+
+def test_a_trial_for_each_method_and_seed_and_settings_alike(config: RunConfig) -> None:
+    study = comparison(config, ["erm", "jtt"], [0, 7], {"jtt": {"copies": "5"}})
+    assert [(trial.method, trial.seed) for trial in study.trials] == [("erm", 0), ("jtt", 0), ("erm", 7), ("jtt", 7)]
+    assert study.metrics_split == "test"
+    plain, other = study.trials[:2]
+    assert other.config.options == {"copies": "5"}
+    assert other.config.with_changes(method="erm", options={}) == plain.config
+    assert len({trial.key for trial in study.trials}) == 4
+    more = comparison(config, ["erm", "ipg"], [0, 7, 8], {})
+    assert study.trials[0].key in {trial.key for trial in more.trials}  # what is there serves again
+
+
+def test_all_mistakes_are_named(config: RunConfig) -> None:
+    with pytest.raises(ConfigError) as caught:
+        comparison(config, ["erm", "erm", "nope", "jtt"], [1, 1], {"dfr": {}, "jtt": {"copies": -1}})
+    text = str(caught.value)
+    for part in (
+        "'erm' is named 2 times",
+        "seed 1 is named 2 times",
+        "no method 'nope'",
+        "'dfr', which is not compared",
+    ):
+        assert part in text
+    assert "option copies=-1: expected a whole number, at least 0" in text
+    with pytest.raises(ConfigError, match=r"name a method; .*name a seed"):
+        comparison(config, [], [], {})
+
+
+def test_facts_against_a_loop(config: RunConfig, make_table: Callable[..., ImageTable]) -> None:
+    facts = examine(comparison(config, ["erm", "ipg"], [3, 4], {}))
+    table = make_table(seed=3)
+    rows = list(zip(table.split.tolist(), table.label.tolist(), table.attribute.tolist(), strict=True))
+    names = {(y, a): f"{table.classes[y]}, {table.attributes[a]}" for y in range(2) for a in range(2)}
+    for split, found in ((0, facts.training), (2, facts.tested)):
+        counted = Counter(names[y, a] for s, y, a in rows if s == split)
+        assert dict(found) == {name: counted.get(name, 0) for name in names.values()}
+    assert (facts.pairs, facts.held_out) == (8, 4)
+    assert facts.drawn  # the images of `bars` come from the seed
+    assert facts.grouped
+
+
+def test_the_same_images_for_every_seed(
+    config: RunConfig, make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: make_table(seed=0))
+    assert not examine(comparison(config, ["erm"], [0, 1], {})).drawn
+    assert not examine(comparison(config, ["erm"], [5], {})).drawn
+
+
+def one_attribute(table: ImageTable) -> ImageTable:
+    zeros = torch.zeros_like(table.attribute)
+    return replace(table, attribute=zeros, environment=zeros, attributes=("none",))
+
+
+def test_every_method_that_cannot_be_is_named_and_nothing_is_trained(
+    config: RunConfig, make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: one_attribute(make_table(seed=seed)))
+    monkeypatch.setattr(loop.Training, "_go", lambda *_: pytest.fail("trained"))
+    methods = ["erm", "groupdro", "irm", "dfr", "ipg", "jtt"]
+    with pytest.raises(ConfigError) as caught:
+        examine(comparison(config.with_changes(pairs=0), methods, [0], {}))
+    problems = caught.value.problems
+    assert [problem.partition(":")[0] for problem in problems] == ["groupdro", "irm", "dfr", "ipg"]
+    assert "needs training images whose attribute is known" in problems[0]
+    assert "there are none: give --pairs a number above 0" in problems[3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"selection": "pairs", "held_out_pairs": 0}, "erm: selection='pairs' needs held-out pairs"),
+        ({"engine": "compiled", "device": "cpu"}, "engine='compiled' is for a single CUDA GPU"),
+        ({"model": "resnet999"}, "erm: .*resnet999"),
+    ],
+)
+def test_settings_that_cannot_be(config: RunConfig, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        examine(comparison(config.with_changes(**changes), ["erm"], [0], {}))
+
+
+def test_data_without_test_images(
+    config: RunConfig, make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: make_table(test=0))
+    with pytest.raises(ConfigError, match="bars has no test images to compare methods on"):
+        examine(comparison(config, ["erm"], [0], {}))
+
+
+def test_pairs_that_a_network_is_trained_for_are_not_made_yet(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop.Training, "_go", lambda *_: pytest.fail("trained"))
+    assert examine(comparison(config.with_changes(pair_builder="closest"), ["ipg"], [0], {})).pairs == 8
+
+
+def test_rows_of_other_images_are_noticed(
+    config: RunConfig, make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    study = comparison(config, ["erm", "ipg"], [0], {})
+    keep_record(study, examine(study), tmp_path)
+    keep_record(study, examine(study), tmp_path)
+    monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: make_table(seed=99))
+    with pytest.raises(ValueError, match=r"holds a comparison on other data: table, pairs, held out pairs changed"):
+        keep_record(study, examine(study), tmp_path)
+    longer = comparison(config.with_changes(epochs=9), ["erm", "ipg"], [0], {})
+    keep_record(longer, examine(longer), tmp_path)  # other settings are other rows

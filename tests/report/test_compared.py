@@ -1,0 +1,295 @@
+"""A comparison as its page says it: figures by hand, caveats by case, and nothing unescaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipg.config import CHOICES
+from ipg.experiments.compare import Facts
+from ipg.methods.base import NEEDS
+from ipg.report.caveats import GIVEN, SELECTIONS, caveats
+from ipg.report.compare_page import accuracy_dots, difference_dots, render_comparison, write_comparison
+from ipg.report.compared import Comparison, MethodRows, series_of
+
+GROUPS = {"cat, sand": 400, "cat, grass": 40, "dog, sand": 0, "dog, grass": 300}
+ORIGIN = {
+    "hardware": "a machine",
+    "versions": {"ipg": "1", "python": "3.99", "torch": "9.9"},
+    "commit": "0123456789abcdef",
+    "date": "2026-01-01",
+}
+
+
+def row(worst: float | None, average: float, *, seconds: float = 2.0, **changes: Any) -> dict[str, Any]:
+    shares = {"cat, sand": 1.0, "cat, grass": worst, "dog, sand": None, "dog, grass": average}
+    return {
+        "metrics": {
+            "average": average,
+            "worst_group": worst,
+            "group_mean": 0.5,
+            "groups": {name: {"accuracy": share, "count": GROUPS[name]} for name, share in shares.items()},
+            "pair_disagreement": 0.25,
+        },
+        "predictions": f"{worst}{average}",
+        "seconds": seconds,
+        **ORIGIN,
+        **changes,
+    }
+
+
+def method(name: str, rows: Mapping[int, Any], **changes: Any) -> MethodRows:
+    (series,) = series_of([name])
+    return MethodRows(name, name.upper(), series, rows, **{"failures": {}, **changes})
+
+
+def facts(**changes: Any) -> Facts:
+    fields: dict[str, Any] = {
+        "name": "pets",
+        "classes": ("cat", "dog"),
+        "attributes": ("sand", "grass"),
+        "training": {**GROUPS, "cat, grass": 0},
+        "tested": GROUPS,
+        "pairs": 40,
+        "held_out": 12,
+        "drawn": False,
+        "digests": {},
+    }
+    return Facts(**{**fields, **changes})
+
+
+def make(*methods: MethodRows, seeds: int = 3, **changes: Any) -> Comparison:
+    fields: dict[str, Any] = {
+        "facts": facts(),
+        "methods": methods,
+        "seeds": list(range(seeds)),
+        "selection": "last",
+        "given": {},
+        "settings": {"epochs": 6, "size": None},
+        "workers": 1,
+        "command": "ipg compare",
+    }
+    return Comparison(**{**fields, **changes})
+
+
+@pytest.fixture
+def plain() -> MethodRows:
+    return method("erm", {0: row(0.1, 0.6), 1: row(0.2, 0.7), 2: row(0.3, 0.8)})
+
+
+@pytest.fixture
+def guided() -> MethodRows:
+    return method("ipg", {0: row(0.8, 0.8, seconds=3), 1: row(0.9, 0.7, seconds=3), 2: row(0.7, 0.9, seconds=6)})
+
+
+class Reader(HTMLParser):
+    """Text and tags of a page; fails on tags that do not close."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not any(name.startswith("on") for name, _ in attrs)
+        if tag not in {"meta", "link", "img"}:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def test_spreads_differences_and_times_by_hand(plain: MethodRows, guided: MethodRows) -> None:
+    found = make(guided, plain)
+    assert found.reference is plain
+    assert found.others == [guided]
+    worst = guided.spread("worst_group")
+    assert worst is not None
+    assert (worst.mean, worst.deviation, worst.count) == pytest.approx((0.8, 0.1, 3))
+    against = found.against(guided, "worst_group")
+    assert against is not None
+    assert against.values == pytest.approx((0.7, 0.7, 0.4))
+    assert against.difference.mean == pytest.approx(0.6)
+    assert against.p == 0.25
+    times = found.times(guided)
+    assert times is not None
+    assert times.mean == pytest.approx((1.5 + 1.5 + 3) / 3)  # seed by seed
+    assert guided.spread("auroc") is None  # rows from before it was measured
+    assert guided.values("groups/cat, grass") == {0: 0.8, 1: 0.9, 2: 0.7}
+    assert guided.spread("groups/dog, sand") is None
+
+
+def test_seeds_that_one_method_lacks_are_left_out_of_differences(plain: MethodRows) -> None:
+    half = method("ipg", {1: row(0.9, 0.9)}, failures={0: "died", 2: "died"})
+    found = make(plain, half)
+    against = found.against(half, "worst_group")
+    assert against is not None
+    assert against.values == pytest.approx((0.7,))
+    assert against.p is None
+    assert make(plain, method("ipg", {})).against(method("ipg", {}), "average") is None
+
+
+def test_without_plain_training_the_first_is_the_reference_and_time_has_none(guided: MethodRows) -> None:
+    other = method("jtt", guided.rows)
+    found = make(other, guided)
+    assert found.reference is other
+    assert found.times(guided) is None
+    assert "Time is not compared" in " ".join(caveats(found))
+
+
+def test_colours() -> None:
+    assert series_of(["jtt", "ipg", "erm", "dfr"]) == ["other-1", "after", "before", "other-2"]
+    assert series_of([f"m{n}" for n in range(8)])[6] == "other-1"
+
+
+def test_dots_show_every_seed_of_every_group_with_images(plain: MethodRows, guided: MethodRows) -> None:
+    data = accuracy_dots(make(plain, guided))
+    assert [(head, remark) for head, remark, _ in data.blocks] == [
+        ("cat, sand", "n = 400"),
+        ("cat, grass", "n = 40"),
+        ("dog, grass", "n = 300"),
+    ]
+    assert data.blocks[1][2][1].values == (0.8, 0.9, 0.7)
+    alone = accuracy_dots(make(plain, facts=facts(attributes=("none",), tested={"cat, none": 3, "dog, none": 4})))
+    assert [head for head, *_ in alone.blocks] == ["cat", "dog"]
+
+
+def test_the_scale_of_differences_holds_them_and_zero(plain: MethodRows, guided: MethodRows) -> None:
+    data = difference_dots(make(plain, guided))
+    assert (data.low, data.high) == pytest.approx((-0.1, 0.8))
+    assert [head for head, *_ in data.blocks] == ["Worst group", "Average"]
+    equal = difference_dots(make(plain, method("ipg", plain.rows)))
+    assert (equal.low, equal.high) == pytest.approx((-0.01, 0.01))
+    assert difference_dots(make(plain)).blocks == ()
+
+
+# -- caveats -----------------------------------------------------------------------------------------------------------
+
+
+def said(comparison: Comparison) -> str:
+    return " ".join(caveats(comparison))
+
+
+def test_caveats_of_an_ordinary_comparison(plain: MethodRows, guided: MethodRows) -> None:
+    text = said(make(plain, guided))
+    assert "3 seeds are few" in text
+    assert "p cannot be below 0.25" in text
+    assert "No training image is of the group cat, grass or dog, sand" in text
+    assert "No test image is of the group dog, sand:" in text
+    assert "Small test groups: cat, grass (40 images). One image is 2.5 points" in text
+    assert "no validation image and no group label had a say" in text
+    assert "IPG is given 40 pairs of images." in text
+    assert "All methods have default settings" in text
+    assert "of 12 pairs that no method was trained on" in text
+    assert "the same images" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"selection": "worst_group"}, "every method profited from their group labels"),
+        ({"selection": "pairs"}, "agreement on held-out pairs was kept: no group label"),
+        ({"selection": "training_environments"}, "rewards a shortcut"),
+        ({"given": {"epochs": 2, "jtt.copies": "5"}}, "Settings that you gave: epochs 2, jtt.copies 5."),
+        ({"workers": 2}, "with 2 runs at once"),
+        ({"facts": facts(drawn=True)}, "Every seed draws its own"),
+        ({"facts": facts(held_out=0)}, "There are no held-out pairs"),
+        ({"facts": facts(attributes=("none",))}, "come without group labels"),
+        ({"seeds": 1}, "One seed: there is no telling"),
+        ({"seeds": 12}, "percentile bootstrap over 12 seeds"),
+    ],
+)
+def test_caveats_by_case(plain: MethodRows, guided: MethodRows, changes: dict[str, Any], expected: str) -> None:
+    assert expected in said(make(plain, guided, **changes))
+
+
+def test_caveats_on_what_methods_are_given(plain: MethodRows) -> None:
+    text = said(make(plain, method("groupdro", plain.rows), method("dfr", plain.rows), method("irm", plain.rows)))
+    assert "GROUPDRO is given group labels of the training images." in text
+    assert "DFR is given group labels of the validation images" in text
+    assert "IRM is given the environments" in text
+    assert "3 methods are compared with ERM" in text
+    assert "GROUPDRO gives every test image the same class as ERM does" in text
+
+
+def test_all_that_methods_may_need_has_words() -> None:
+    assert set(GIVEN) == set(NEEDS)
+    assert set(SELECTIONS) == set(CHOICES["selection"])
+
+
+def test_caveats_on_failed_and_collapsed_runs(plain: MethodRows) -> None:
+    one_class = {"cat, sand": 1.0, "cat, grass": 1.0, "dog, sand": None, "dog, grass": 0.0}
+    groups = {name: {"accuracy": share, "count": GROUPS[name]} for name, share in one_class.items()}
+    lost = row(0.0, 0.5)
+    lost["metrics"]["groups"] = groups
+    text = said(make(plain, method("ipg", {0: lost, 2: row(0.5, 0.5)}, failures={1: "died"})))
+    assert "IPG has no result for 1 seed of 3 (1)" in text
+    assert "IPG gives every image the same class in 1 of 2 runs" in text
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_says_it_all(plain: MethodRows, guided: MethodRows, tmp_path: Path) -> None:
+    path = write_comparison(tmp_path / "page.html", make(plain, guided))
+    page = path.read_text(encoding="utf-8")
+    text = Reader(page).text
+    assert "2 methods on pets" in text
+    assert "ERM, IPG, each trained with the same 3 seeds on 700 images and tested on 740." in text
+    assert "● IPG 80.0 % 70.0–90.0 80.0 % 70.0–90.0 – 50.0 %" in text
+    assert "2.00 1.50–3.00" in text
+    assert "+60.0 40.0–70.0 0.25 3" in text
+    assert "a machine; torch 9.9, Python 3.99; commit 0123456" in text
+    assert all(sentence in text for sentence in caveats(make(plain, guided)))
+    assert "size" not in text.partition("Settings of all methods")[2]
+    assert page.count("<svg") == 2
+    assert not any(word in page for word in ("http:", "https:", "<script"))
+    assert render_comparison(make(plain, guided)) == page
+
+
+def test_many_methods_need_no_cards(plain: MethodRows) -> None:
+    names = ("erm", "ipg", "jtt", "dfr", "lff")
+    assert '<ul class="cards' not in render_comparison(make(*(method(name, plain.rows) for name in names)))
+
+
+def test_data_without_groups_speaks_of_classes(plain: MethodRows, guided: MethodRows) -> None:
+    counts = {"cat, sand": 400, "dog, grass": 300}
+    page = render_comparison(make(plain, guided, facts=facts(attributes=("x",), training=counts, tested=counts)))
+    assert "Worst class" in page
+    assert "Mean of classes" in page
+    assert "Worst group" not in page
+
+
+def test_failed_runs_are_listed_and_nothing_is_unescaped(plain: MethodRows) -> None:
+    hostile = '</td><script>alert("1")</script><img src=x onerror=alert(1)>'
+    lost = MethodRows("ipg", hostile, "after", {}, {0: hostile, 1: hostile, 2: hostile})
+    groups = {f"{hostile}, {hostile}": 3}
+    bad = facts(name=hostile, attributes=(hostile, "b"), training=groups, tested=groups)
+    comparison = make(plain, lost, facts=bad, given={hostile: hostile}, settings={hostile: hostile}, command=hostile)
+    page = Reader(render_comparison(comparison))
+    assert "script" not in page.tags
+    assert "img" not in page.tags
+    assert page.text.count('alert("1")') > 8
+    assert "Runs that failed" in page.text
