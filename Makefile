@@ -7,7 +7,7 @@ BIN := .venv/bin
 DEMO_INSTALL := $(if $(wildcard .venv/.installed),.venv/.installed,.venv/.installed-base)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint bench browser clean
+.PHONY: help demo test test-slow lint bench campaign browser database clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -18,13 +18,17 @@ demo: $(DEMO_INSTALL)  ## train with and without guidance on the embedded images
 test: lint  ## lint, type-check, and run the tests that take seconds
 	$(BIN)/pytest -m "not slow"
 
-test-slow: .venv/.installed browser  ## the tests that take minutes: browsers, builds, whole demos
+test-slow: .venv/.installed browser database  ## the tests that take minutes: browsers, builds, whole demos
 	$(BIN)/pytest -m slow
 
 lint: .venv/.installed  ## ruff (lint and format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+campaign: .venv/.installed  ## try what is promised on thousands of cases, and keep the rows (hours; goes on where it stopped)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m campaign all --progress build/campaign --rows results/reliability.jsonl
+	PYTHONPATH=tests $(BIN)/python -m campaign.page --write docs/reliability.md
 
 bench: .venv/.installed  ## measure speed and memory, as ratios in one run
 	$(BIN)/ipg bench
@@ -58,4 +62,14 @@ browser:
 	else \
 	  echo "Note: chromium and chromedriver are missing, so the browser tests will skip, which fails the session."; \
 	  echo "On Debian: apt-get install chromium chromium-driver"; \
+	fi
+
+# A search over many machines is tested on a real PostgreSQL server, which is installed in the same way.
+database:
+	@if command -v postgres >/dev/null || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql; \
+	else \
+	  echo "Note: PostgreSQL is missing, so the tests of a search in a database will skip."; \
+	  echo "On Debian: apt-get install postgresql"; \
 	fi

@@ -36,6 +36,15 @@ def bars(make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch)
     return asked
 
 
+@pytest.fixture
+def few_images(make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few small images under the names of the embedded ones."""
+    for name in ("colored_fashion", "colored_fashion_noisy"):
+        monkeypatch.setitem(
+            load.DATASETS, name, lambda path, size, seed: make_table(train=2600, validation=400, seed=seed)
+        )
+
+
 @pytest.fixture(scope="session")
 def trial() -> Callable[..., Trial]:
     """Makes trials on `bars`."""
@@ -52,6 +61,13 @@ def stubs(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module of stubs, where processes that are started here find it too."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
     return importlib.import_module("study_stubs")
+
+
+@pytest.fixture
+def search_stubs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of stubs of a search, where processes that are started here find it too."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    return importlib.import_module("search_stubs")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import socket
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -88,7 +88,7 @@ class Tasks:
         submit: Callable[..., Any] = task.remote
         return submit
 
-    def run(self, trials: Sequence[Trial]) -> Iterator[Ended]:
+    def run(self, trials: Iterable[Trial]) -> Iterator[Ended]:
         """Have all trials attempted; each is reported once."""
         waiting = deque(trials)
         with ExitStack() as claims:

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -95,11 +95,12 @@ class Workers:
                 worker.process.join()
                 worker.pipe.close()
 
-    def run(self, trials: Sequence[Trial]) -> Iterator[Ended]:
-        """Have all trials attempted; each is reported once."""
-        waiting = deque(trials)
+    def run(self, trials: Iterable[Trial]) -> Iterator[Ended]:
+        """Have all trials attempted; each is asked for when a worker is free, and reported once."""
+        lost: deque[Trial] = deque()
+        coming = iter(trials)
         while True:
-            self._hand_out(waiting)
+            self._hand_out(lost, coming)
             busy = {slot: worker.trial for slot, worker in self._slots.items() if worker.trial is not None}
             if not busy:
                 return
@@ -112,7 +113,7 @@ class Workers:
                     said: float | Ended = worker.pipe.recv()
                 except (EOFError, OSError):
                     del self._slots[slot]
-                    yield from self._lost(worker, trial, waiting)
+                    yield from self._lost(worker, trial, lost)
                     continue
                 if isinstance(said, Ended):
                     worker.trial = None
@@ -120,17 +121,18 @@ class Workers:
                 else:
                     self.view.moved(trial.key, said)
 
-    def _hand_out(self, waiting: deque[Trial]) -> None:
-        """Give every idle worker a trial, starting workers as needed."""
+    def _hand_out(self, lost: deque[Trial], coming: Iterator[Trial]) -> None:
+        """Give every idle worker a trial, those first whose process has died; workers are started as needed."""
         for slot in range(self.count):
-            if not waiting:
-                return
             worker = self._slots.get(slot)
             if worker is not None and worker.trial is not None:
                 continue
+            trial = lost.popleft() if lost else next(coming, None)
+            if trial is None:
+                return
             if worker is None or not worker.process.is_alive():
                 worker = self._slots[slot] = self._start(slot)
-            worker.trial = waiting.popleft()
+            worker.trial = trial
             self.view.started(worker.trial)
             with suppress(OSError):  # it has just died: its pipe will say so
                 worker.pipe.send(worker.trial)
@@ -147,7 +149,7 @@ class Workers:
             ours.send(self.job)
         return _Worker(process, ours)
 
-    def _lost(self, worker: _Worker, trial: Trial, waiting: deque[Trial]) -> Iterator[Ended]:
+    def _lost(self, worker: _Worker, trial: Trial, lost: deque[Trial]) -> Iterator[Ended]:
         """A process has died: its trial is next for another one, but not without end."""
         worker.pipe.close()
         worker.process.join()
@@ -155,7 +157,7 @@ class Workers:
         how = _cause(worker.process.exitcode)
         if self._deaths[trial.key] < MOST_DEATHS:
             self.view.lost(trial, f"its process {how}; another goes on with it")
-            waiting.appendleft(trial)
+            lost.append(trial)
             return
         line = f"{MOST_DEATHS} processes died at it, the last {how}"
         with self.job.store.claim(trial.key) as mine:

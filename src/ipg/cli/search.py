@@ -1,0 +1,117 @@
+"""`ipg search`: which settings of a method suit the data, looked for without the test images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ipg.cli.options import with_settings_but
+
+__all__ = ["EXAMPLES", "search"]
+
+EXAMPLES = """
+**Examples**
+
+`ipg search --pairs 40 --trials 20`: alpha, tau and margin of IPG on the embedded images
+
+`ipg search --data colored_mnist --data-path mnist.npz --pairs 1208 --every 1 --vary learning_rate --vary epochs`: as in
+the paper, 100 trials of TPE
+
+`ipg search --method groupdro --data photos.csv --trials 6 --sampler random --seed 100`: six settings of a method's own
+space, the same on every machine
+
+`ipg search --vary learning_rate=1e-4:1e-2:log --vary batch=64,128 --alpha 0.1`: ranges of your own; what is given is
+not searched for
+
+`ipg search --config run.toml --workers 4 --prune`: four processes; trials behind the median are given up
+
+`ipg search --data waterbirds100 --storage postgresql://ipg@db.example/searches`: many machines, the same command on
+each
+
+**Afterwards** `ipg train --config searches/NAME/best.toml` trains with what was found. The same command again goes on
+with a search that was stopped; a larger `--trials` adds to one that was done.
+"""
+
+
+@with_settings_but("seed")
+def search(
+    *,
+    config: Annotated[Path | None, typer.Option(help="TOML file of settings; options given here win over it.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder of the search; searches/NAME where not given.")] = None,
+    trials: Annotated[int, typer.Option(help="How many settings to try.")] = 100,
+    sampler: Annotated[str, typer.Option(help="tpe, or random.")] = "tpe",
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A setting to try beside the method's own: NAME, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B,C; may "
+            "be given several times.",
+            metavar="RANGE",
+        ),
+    ] = None,
+    first_seed: Annotated[
+        int, typer.Option("--seed", help="Seed of the sampler and of every trial; those of results are below 100.")
+    ] = 100,
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="What to maximise: search (accuracy on a split of that name), worst_group or pairs (no group labels "
+            "needed); auto is the first that the data have."
+        ),
+    ] = "auto",
+    prune: Annotated[bool, typer.Option("--prune", help="Give up trials behind the median of the others.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes on this machine; a GPU each, or half the cores, where not given.")
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="PostgreSQL database for many machines, postgresql://USER@HOST/DATABASE; a file in the folder where "
+            "not given.",
+            envvar="IPG_STORAGE",
+            show_envvar=True,
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What the search is called in a database; DATA-METHOD where not given.")
+    ] = None,
+    settings: dict[str, Any],
+) -> None:
+    """Search for settings: trials on the training images, judged on validation images, the best written to a file.
+
+    The test images are taken out of the data first, so that nothing can look at them.
+    """
+    from ipg.config import RunConfig, load_config
+
+    base = load_config(config, overrides=settings) if config is not None else RunConfig.from_mapping(settings)
+
+    from ipg.experiments.search_storage import require_optuna
+
+    require_optuna()  # torch takes seconds to load: what is missing does not wait for it
+
+    from ipg.experiments.search import BEST, make_plan
+    from ipg.experiments.search import search as run
+    from ipg.report.search_page import write_search
+
+    plan = make_plan(
+        base.with_changes(seed=first_seed),
+        name=name,
+        vary=vary or (),
+        given=[*settings, *settings.get("options", ())],
+        objective=objective,
+        trials=trials,
+        sampler=sampler,  # type: ignore[arg-type]
+        prune=prune,
+    )
+    folder = output or Path("searches") / plan.name.replace("/", "-")
+    found = run(plan, folder, storage=storage, workers=workers)
+    page = write_search(folder, found)
+    if running := found.count("running"):
+        typer.echo(f"{running} trials are being run by other processes.")
+    if found.best is None:
+        raise ValueError(f"no trial has a value; why not stands in {page}")
+    typer.echo(f"Best: trial {found.best.number}, {found.best.value:.4f} ({plan.objective})")
+    typer.echo(f"Report: {page}")
+    typer.echo(f"Train with it: ipg train --config {folder / BEST}")

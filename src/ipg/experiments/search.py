@@ -1,0 +1,175 @@
+"""The search for settings: trials over a method's space, judged without the test images, best one written down.
+
+    plan = make_plan(RunConfig(data="colored_mnist", method="ipg", seed=100), vary=["learning_rate", "epochs"])
+    found = search(plan, Path("searches/mnist"))
+    found.config                     # of the best trial; also in searches/mnist/best.toml
+
+One process talks to Optuna and hands out trials, to itself or to worker processes; several such processes, also on
+several machines, may be at one search. Trials are run as those of a study are: a row each, taken up again after a kill.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import get_args
+
+from rich.console import Console
+
+from ipg.config import RunConfig
+from ipg.experiments.attempt import Ended, Job, RunTrial
+from ipg.experiments.runner import place, terminable
+from ipg.experiments.search_objective import choose_objective, readable, split_of
+from ipg.experiments.search_plan import Plan, Sampler
+from ipg.experiments.search_postgres import speaking_clearly
+from ipg.experiments.search_result import Found
+from ipg.experiments.search_space import gather_space
+from ipg.experiments.search_storage import open_storage
+from ipg.experiments.search_study import Ledger
+from ipg.experiments.search_trial import SearchTrial, run_search_trial
+from ipg.experiments.search_view import SearchView
+from ipg.experiments.store import Store, read_rows
+from ipg.training.materials import gather
+
+__all__ = ["BEST", "FIRST_SEED", "Found", "Plan", "make_plan", "search"]
+
+FIRST_SEED = 100
+"""Seeds below are those of reported results, which a search must not have seen."""
+BEST = "best.toml"
+MOST_FAILURES = 3
+"""So many failed trials in a row end the search: what is wrong is not the settings."""
+PATIENCE = 60
+"""Seconds to wait for the processes of a killed command to let go of their trials."""
+
+
+def make_plan(
+    base: RunConfig,
+    *,
+    name: str | None = None,
+    vary: Sequence[str] = (),
+    given: Sequence[str] = (),
+    objective: str = "auto",
+    trials: int = 100,
+    sampler: Sampler = "tpe",
+    prune: bool = False,
+) -> Plan:
+    """A search over `base`, checked against its data before anything is trained.
+
+    Args:
+        base: what trials have in common; its seed is that of the sampler and of every trial.
+        name: what the search is called; DATA-METHOD where not given.
+        vary: settings to try beside those of the method's own space, as `ipg search --vary` takes them.
+        given: settings that are not to be tried.
+        objective: search, worst_group, pairs, or auto for the first of them that the data allow for.
+        trials: how many.
+        sampler: tpe or random.
+        prune: whether to give up trials that are behind.
+    """
+    if base.seed < FIRST_SEED:
+        raise ValueError(
+            f"seed {base.seed} may be among those that results are reported on; a search takes one from {FIRST_SEED} on"
+        )
+    if trials < 1:
+        raise ValueError(f"{trials} trials are asked for; expected at least 1")
+    if sampler not in get_args(Sampler):
+        raise ValueError(f"there is no sampler {sampler!r}; there are {', '.join(get_args(Sampler))}")
+    space = gather_space(base, vary, given)
+    if prune and "epochs" in space:
+        raise ValueError("--prune compares trials epoch by epoch: leave epochs out of --vary")
+    materials = gather(base, table=readable(base))
+    chosen = choose_objective(materials.table, objective, held_out=materials.held_out is not None)
+    return Plan(name or f"{base.data}-{base.method}", base, space, chosen, trials, sampler, prune)
+
+
+def search(
+    plan: Plan,
+    folder: Path,
+    *,
+    storage: str | None = None,
+    workers: int | None = None,
+    run: RunTrial = run_search_trial,
+    console: Console | None = None,
+) -> Found:
+    """Run the trials of `plan` that are not done yet, and write the best configuration to `best.toml`.
+
+    Args:
+        plan: what to search for.
+        folder: of rows, trials under way and results.
+        storage: address of a PostgreSQL database for several machines; a file in `folder` where not given.
+        workers: processes; a GPU each, or half the cores, where not given. One alone is this process itself.
+        run: runs a trial; to be found by its name where there are several processes.
+        console: where to say how it goes.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C or SIGTERM; trials under way are saved and the message says how to go on.
+        ValueError: the database cannot be used, or three trials in a row have failed.
+    """
+    opened, holds = open_storage(storage, folder, plan.name)
+    with closing(holds), speaking_clearly(storage):
+        ledger = Ledger(plan, opened, holds)
+        try:
+            _work_off(ledger, folder, workers, run, console or Console())
+        except KeyboardInterrupt:
+            found = _write(ledger, folder)
+            stands = f"{found.count('complete', 'wrong', 'pruned')} of {plan.trials} trials are done"
+            raise KeyboardInterrupt(f"stopped, {stands}; run the same command again to go on") from None
+        return _write(ledger, folder)
+
+
+def _write(ledger: Ledger, folder: Path) -> Found:
+    found = Found(ledger.plan, ledger.tried(), ledger.importances())
+    if found.best is not None:
+        found.write(folder / BEST)
+    return found
+
+
+def _work_off(ledger: Ledger, folder: Path, workers: int | None, run: RunTrial, console: Console) -> None:
+    """Have trials run until none are left for this process."""
+    plan = ledger.plan
+    before = Found(plan, ledger.tried(), {})
+    done = before.count("complete", "wrong", "pruned")
+    console.print(f"{plan.name}: {plan.trials} trials, {done} done", highlight=False)
+    if (missing := max(0, plan.trials - done)) == 0:
+        return
+    store = Store(folder)
+    store.tidy()
+    job = Job(store, split_of(plan.objective), run)
+    view = SearchView(console, store, name=plan.name, missing=missing, best=before.best)
+    with view, place(job, view, missing, plan.base.device, workers, None) as where, terminable():
+        failures, waited = 0, 0
+        while waited < PATIENCE:
+            taken: dict[str, SearchTrial] = {}
+            busy: set[int] = set()
+            for ended in where.run(_hand_out(ledger, taken, busy)):
+                trial = taken[ended.key]
+                _settle(ledger, store, trial, ended, busy)
+                view.ended(trial, ended)
+                failures = failures + 1 if ended.state == "failed" else 0
+                if failures == MOST_FAILURES:
+                    raise ValueError(f"{failures} trials in a row have failed, the last: {ended.error}")
+            if not taken:
+                return
+            if len(busy) == len(taken):
+                waited += 1
+                time.sleep(1.0)
+
+
+def _hand_out(ledger: Ledger, taken: dict[str, SearchTrial], busy: set[int]) -> Iterator[SearchTrial]:
+    """Trials one by one, each drawn when there is somebody to run it, with all that is known by then."""
+    while (trial := ledger.take(busy)) is not None:
+        taken[trial.key] = trial
+        yield trial
+
+
+def _settle(ledger: Ledger, store: Store, trial: SearchTrial, ended: Ended, busy: set[int]) -> None:
+    """Keep what became of a trial."""
+    if ended.state == "elsewhere":  # a process of a killed command is still saving it
+        busy.add(trial.number)
+        ledger.leave(trial)
+    elif ended.state == "failed":
+        ledger.fail(trial, ended.error or "")
+    else:
+        rows = {row["key"]: row for row in read_rows(store.rows)} if ended.row is None else {trial.key: ended.row}
+        ledger.tell(trial, rows[trial.key])

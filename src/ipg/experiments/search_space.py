@@ -1,0 +1,127 @@
+"""What a search tries: the ranges of a method's own, and others that the user names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any
+
+from ipg.config import ConfigError, RunConfig
+from ipg.methods import method_class
+from ipg.methods.options import option_defaults, parse_options
+from ipg.methods.space import Choice, LogUniform, Range, Uniform, Whole, ZeroOr
+
+__all__ = ["COMMON", "configure", "describe", "gather_space"]
+
+COMMON: Mapping[str, Range] = {
+    "learning_rate": LogUniform(1e-5, 1e-2),
+    "epochs": Whole(5, 30),
+    "batch": Choice((32, 64, 128, 256)),
+    "weight_decay": LogUniform(1e-6, 1e-2),
+    "pair_batch": Choice((32, 64, 128)),
+    "every": Choice((1, 2, 4, 8)),
+}
+"""Ranges of settings that belong to no method, for who names a setting without its range."""
+
+SETTLED = ("data", "data_path", "device", "engine", "method", "options", "resident", "seed", "selection")
+"""Settings that make another search or another machine, not another trial."""
+
+_READERS: tuple[Callable[[str], Any], ...] = (int, float)
+
+
+def gather_space(base: RunConfig, vary: Sequence[str] = (), given: Sequence[str] = ()) -> dict[str, Range]:
+    """The ranges of the search for settings over `base`; all mistakes are named at once.
+
+    Args:
+        base: the configuration that the trials change.
+        vary: further settings, or other ranges: `NAME`, `NAME=A,B,C`, `NAME=LOW:HIGH` or `NAME=LOW:HIGH:log`.
+        given: settings that the user has fixed; the method's own ranges of these are left out.
+    """
+    space = {name: known for name, known in method_class(base.method).space.items() if name not in given}
+    problems: list[str] = []
+    for text in vary:
+        try:
+            name, found = _parse(text, base)
+            if name in given:
+                raise ValueError("it is given, too: leave out one of the two")
+            _check(base, name, found)
+        except ValueError as error:
+            problems.append(f"--vary {text}: {error}")
+        else:
+            space[name] = found
+    if problems:
+        raise ConfigError(problems)
+    if not space:
+        raise ConfigError(
+            [f"there is nothing to search for with method {base.method!r}: name a setting, e.g. --vary learning_rate"]
+        )
+    return space
+
+
+def configure(base: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """`base` with other values of settings, of the run's or of the method's own."""
+    own = option_defaults(method_class(base.method))
+    options = {name: value for name, value in settings.items() if name in own}
+    others = {name: value for name, value in settings.items() if name not in own}
+    config = RunConfig.from_mapping(others, base=base).with_changes(options={**base.options, **options})
+    parse_options(method_class(base.method), config.options)
+    return config
+
+
+def describe(range_: Range) -> str:
+    """A range in a few words."""
+    match range_:
+        case Choice(values):
+            return "one of " + ", ".join(map(str, values))
+        case LogUniform(low, high):
+            return f"{low:g} to {high:g}, logarithmic"
+        case ZeroOr(low, high):
+            return f"0, or {low:g} to {high:g}"
+        case Whole(low, high):
+            return f"{low} to {high}, whole"
+    return f"{range_.low:g} to {range_.high:g}"
+
+
+def _parse(text: str, base: RunConfig) -> tuple[str, Range]:
+    """The name and the range that `--vary` gives."""
+    name, equals, values = (part.strip() for part in text.partition("="))
+    name = name.replace("-", "_")
+    known = {field.name for field in fields(RunConfig)} - set(SETTLED) | set(option_defaults(method_class(base.method)))
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else "it has to be a setting of the run or an option of the method"
+        raise ValueError(f"{name!r} is nothing that trials can differ in; {hint}")
+    if equals:
+        return name, _range(values)
+    own = {**COMMON, **method_class(base.method).space}
+    if name not in own:
+        raise ValueError(f"its range is not known: give one, e.g. {name}=0:1, {name}=1e-4:1:log or {name}=1,2,4")
+    return name, own[name]
+
+
+def _range(text: str) -> Range:
+    """`A,B,C`, `LOW:HIGH` or `LOW:HIGH:log`; of whole numbers where both ends are."""
+    parts = [part.strip() for part in text.split(":")]
+    if len(parts) == 1:
+        return Choice(tuple(map(_value, filter(None, map(str.strip, text.split(","))))))
+    ends = [_value(part) for part in parts[:2]]
+    if len(parts) > 3 or parts[2:] not in ([], ["log"]) or any(isinstance(end, str | bool) for end in ends):
+        raise ValueError("expected LOW:HIGH, LOW:HIGH:log or values with commas between them")
+    if len(parts) == 3:
+        return LogUniform(*map(float, ends))
+    return Whole(*ends) if all(isinstance(end, int) for end in ends) else Uniform(*map(float, ends))
+
+
+def _value(text: str) -> Any:
+    for read in _READERS:
+        with suppress(ValueError):
+            return read(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _check(base: RunConfig, name: str, range_: Range) -> None:
+    """ValueError where the setting cannot have the values at the ends of its range."""
+    for value in range_.values if isinstance(range_, Choice) else (range_.low, range_.high):
+        configure(base, {name: value})

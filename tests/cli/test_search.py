@@ -1,0 +1,105 @@
+"""`ipg search` as its user meets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SMALL = ("--trials", "2", "--sampler", "random", "--workers", "1", "--every", "1", "--device", "cpu")
+
+
+@pytest.fixture
+def small(bars: list[str]) -> list[str]:
+    """Options of a search of two trials that train in no time."""
+    return [*SMALL, *bars]
+
+
+@pytest.fixture
+def searched(ipg: Callable[..., Any], small: list[str], tmp_path: Path) -> tuple[Path, str]:
+    """A finished search, and what it said."""
+    folder = tmp_path / "it"
+    done = ipg("search", *small, "--output", folder, "--tau", "0")
+    assert (done.code, done.err) == (0, "")
+    return folder, done.out
+
+
+def test_a_search_says_how_it_goes_and_what_it_found(searched: tuple[Path, str]) -> None:
+    folder, out = searched
+    lines = " ".join(out.split())
+    assert lines.startswith("bars-ipg: 2 trials, 0 done [1/2] trial 0: alpha 0.")
+    assert "(worst_group) Report: " in lines
+    assert {"best.toml", "report.html", "history.svg", "search.journal", "trials.jsonl"} <= {
+        file.name for file in folder.iterdir()
+    }
+
+
+def test_what_is_given_is_fixed_and_the_rest_is_found(searched: tuple[Path, str]) -> None:
+    found = tomllib.loads((searched[0] / "best.toml").read_text(encoding="utf-8"))
+    assert (found["tau"], found["epochs"], found["batch"]) == (0.0, 1, 32)
+    assert 0.05 <= found["alpha"] <= 0.95
+    assert not {"seed", "device", "data_path"} & set(found)
+
+
+def test_its_file_trains(searched: tuple[Path, str], ipg: Callable[..., Any], tmp_path: Path) -> None:
+    done = ipg("train", "--config", searched[0] / "best.toml", "--device", "cpu", "--output", tmp_path / "run")
+    assert done.code == 0
+    assert (tmp_path / "run" / "done").exists()
+
+
+def test_the_same_command_again_has_nothing_to_do(
+    searched: tuple[Path, str], small: list[str], ipg: Callable[..., Any]
+) -> None:
+    before = (searched[0] / "trials.jsonl").read_bytes()
+    done = ipg("search", *small, "--output", searched[0], "--tau", "0")
+    assert (done.code, done.out.splitlines()[0]) == (0, "bars-ipg: 2 trials, 2 done")
+    assert (searched[0] / "trials.jsonl").read_bytes() == before
+
+
+def test_another_search_in_its_folder(
+    searched: tuple[Path, str], small: list[str], refused: Callable[..., str]
+) -> None:
+    refused(
+        "search", *small, "--output", searched[0], "--tau", "0.5",
+        says=("bars-ipg is another search", "tau was 0.0 and is now 0.5", "--output"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--seed", "3"], "seed 3 may be among those that results are reported on; a search takes one from 100 on"),
+        (["--method", "erm"], "there is nothing to search for with method 'erm': name a setting"),
+        (["--vary", "alhpa=0:1"], "did you mean alpha?"),
+        (["--alpha", "0.1", "--vary", "alpha=0:0.5"], "it is given, too: leave out one of the two"),
+        (["--sampler", "grid"], "there is no sampler 'grid'; there are tpe, random"),
+        (["--objective", "search"], "objective 'search' cannot be measured on bars: it has no split search"),
+        (["--workers", "0"], "0 workers are asked for; expected at least 1"),
+        (["--storage", "mysql://bob:s3cret@db/x"], "--storage mysql://db/x: expected postgresql://USER@HOST/DATABASE"),
+    ],
+)
+def test_mistakes_are_one_clear_line(
+    refused: Callable[..., str], small: list[str], arguments: list[str], says: str
+) -> None:
+    said = refused("search", *small, *arguments, says=(says,))
+    assert "s3cret" not in said
+
+
+def test_optuna_is_asked_for_before_torch_is_loaded() -> None:
+    code = """
+import sys
+sys.modules["optuna"] = None
+from typer.testing import CliRunner
+from ipg.cli import app
+done = CliRunner().invoke(app, ["search", "--trials", "1"])
+print(done.exit_code, "torch" in sys.modules, done.stderr)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("2 False ipg: a search needs Optuna, which is not installed: pip install 'invari"), (
+        done.stdout + done.stderr
+    )

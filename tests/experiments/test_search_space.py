@@ -1,0 +1,114 @@
+"""What a search tries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ipg.config import ConfigError, RunConfig
+from ipg.experiments.search_space import COMMON, SETTLED, configure, describe, gather_space
+from ipg.methods import METHODS, method_class
+from ipg.methods.space import Choice, LogUniform, Range, Uniform, Whole, ZeroOr
+
+
+def problems(*vary: str, given: tuple[str, ...] = (), method: str = "ipg") -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        gather_space(RunConfig(method=method), vary, given)
+    return caught.value.problems
+
+
+def test_the_space_of_ipg_is_the_one_that_is_documented() -> None:
+    assert gather_space(RunConfig()) == {
+        "alpha": Uniform(0.05, 0.95),
+        "tau": ZeroOr(0.0, 1.0),
+        "margin": LogUniform(1e-2, 10.0),
+    }
+    assert COMMON["learning_rate"] == LogUniform(1e-5, 1e-2)
+    assert COMMON["epochs"] == Whole(5, 30)
+
+
+def test_what_is_given_is_not_searched_for() -> None:
+    assert list(gather_space(RunConfig(), given=["tau", "epochs"])) == ["alpha", "margin"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        ("learning_rate", "learning_rate", LogUniform(1e-5, 1e-2)),
+        ("learning-rate=1e-4:1e-2:log", "learning_rate", LogUniform(1e-4, 1e-2)),
+        ("epochs=2:9", "epochs", Whole(2, 9)),
+        ("alpha=0:0.5", "alpha", Uniform(0.0, 0.5)),
+        ("batch = 64, 128", "batch", Choice((64, 128))),
+        ("margin=0.5x,0.85x", "margin", Choice(("0.5x", "0.85x"))),
+        ("flip=true,false", "flip", Choice((True, False))),
+        ("tau", "tau", ZeroOr(0.0, 1.0)),
+    ],
+)
+def test_ranges_as_they_are_written(text: str, name: str, expected: Range) -> None:
+    assert gather_space(RunConfig(), [text])[name] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("alhpa=0:1", "--vary alhpa=0:1: 'alhpa' is nothing that trials can differ in; did you mean alpha?"),
+        ("seed=1,2", "--vary seed=1,2: 'seed' is nothing that trials can differ in; "),
+        ("crop", "--vary crop: its range is not known: give one, e.g. crop=0:1, crop=1e-4:1:log or crop=1,2,4"),
+        ("alpha=0:2", "--vary alpha=0:2: alpha=2: expected 0 <= alpha < 1"),
+        ("alpha=0.5:0.1", "--vary alpha=0.5:0.1: low=0.5 must be below high=0.1"),
+        ("alpha=0:0.5:log", "--vary alpha=0:0.5:log: low=0 must be positive and below high=0.5"),
+        ("alpha=a:b", "--vary alpha=a:b: expected LOW:HIGH, LOW:HIGH:log or values with commas between them"),
+        ("alpha=1:2:3:4", "--vary alpha=1:2:3:4: expected LOW:HIGH, LOW:HIGH:log or values with commas between them"),
+        ("alpha=", "--vary alpha=: a choice needs at least one value, got none"),
+        ("optimizer=adam,lion", "--vary optimizer=adam,lion: optimizer='lion': expected one of adam, adamw, sgd"),
+    ],
+)
+def test_ranges_that_cannot_be(text: str, says: str) -> None:
+    (problem,) = problems(text)
+    assert problem.startswith(says)
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    assert len(problems("alhpa=0:1", "crop")) == 2
+    assert problems("alpha=0:0.5", given=("alpha",)) == [
+        "--vary alpha=0:0.5: it is given, too: leave out one of the two"
+    ]
+
+
+def test_a_method_without_a_space_needs_one() -> None:
+    assert problems(method="erm") == [
+        "there is nothing to search for with method 'erm': name a setting, e.g. --vary learning_rate"
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_ends_of_every_method_make_configurations(method: str) -> None:
+    base = RunConfig(method=method)
+    for name, range_ in {**method_class(method).space, **COMMON}.items():
+        ends: tuple[Any, ...] = range_.values if isinstance(range_, Choice) else (range_.low, range_.high)
+        for value in ends:
+            flat = configure(base, {name: value}).flat()
+            assert str(flat[name]) == str(value) or flat[name] == value
+        assert name not in SETTLED
+
+
+def test_options_of_the_method_and_settings_of_the_run_find_their_place() -> None:
+    config = configure(RunConfig(method="irm", options={"penalty": "squared"}), {"weight": 3.0, "batch": 64})
+    assert (config.batch, config.options) == (64, {"penalty": "squared", "weight": 3.0})
+    with pytest.raises(ValueError, match="option weight=-1"):
+        configure(RunConfig(method="irm"), {"weight": -1})
+
+
+@pytest.mark.parametrize(
+    ("range_", "words"),
+    [
+        (Choice((1, "x")), "one of 1, x"),
+        (Uniform(0, 1), "0 to 1"),
+        (LogUniform(1e-5, 1), "1e-05 to 1, logarithmic"),
+        (Whole(5, 30), "5 to 30, whole"),
+        (ZeroOr(0, 1), "0, or 0 to 1"),
+    ],
+)
+def test_ranges_in_words(range_: Range, words: str) -> None:
+    assert describe(range_) == words

@@ -1,0 +1,84 @@
+"""What people see of a search."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ipg.config import RunConfig
+from ipg.experiments.attempt import Ended
+from ipg.experiments.search_plan import Tried
+from ipg.experiments.search_trial import SearchTrial
+from ipg.experiments.search_view import SearchView
+from ipg.experiments.store import Store
+
+
+def trial(number: int) -> SearchTrial:
+    settings = (("alpha", 0.25),)
+    return SearchTrial("s", "bars", "ipg", "search", 100, RunConfig(seed=100), number=number, settings=settings)
+
+
+def row(value: float, state: str = "complete", **more: Any) -> dict[str, Any]:
+    return {"value": value, "state": state, "seconds": 2.0, "curve": [0.1, value], **more}
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> SearchView:
+    console = Console(file=io.StringIO(), width=160)
+    before = Tried(0, "complete", 0.5, {}, {})
+    return SearchView(console, Store(tmp_path), name="it", missing=6, best=before)
+
+
+def said(view: SearchView) -> list[str]:
+    file = view.console.file
+    assert isinstance(file, io.StringIO)
+    return [line.rpartition(", ")[0] if line.endswith("left") else line for line in file.getvalue().splitlines()]
+
+
+def bar(view: SearchView) -> str:
+    """The text beside the bar of the whole search, without the time that is left."""
+    return str(view._bars.tasks[0].fields["text"]).partition(", 0 s left")[0]
+
+
+def test_every_way_a_trial_can_end(view: SearchView) -> None:
+    ends = [
+        Ended("", "done", row(0.4)),
+        Ended("", "done", row(0.75)),
+        Ended("", "done", row(0.0, "wrong", error="it collapsed")),
+        Ended("", "done", row(0.25, "pruned")),
+        Ended("", "failed", error="RuntimeError: no"),
+    ]
+    for number, ended in enumerate(ends, start=1):
+        view.started(trial(number))
+        view.ended(trial(number), ended)
+    lines = said(view)
+    assert lines[0] == "[1/6] trial 1: alpha 0.25: 0.4000 in 2.0 s"
+    assert lines[1] == "[2/6] trial 2: alpha 0.25: 0.7500 in 2.0 s, the best so far"
+    assert lines[2] == "[3/6] trial 3: alpha 0.25: went wrong, counted as 0: it collapsed"
+    assert lines[3] == "[4/6] trial 4: alpha 0.25: 0.2500 after 2 epochs, behind the median: given up in 2.0 s"
+    assert lines[4].startswith("[4/6] trial 5: alpha 0.25: failed: RuntimeError: no (see ")
+    assert bar(view).startswith("best 0.7500 (trial 2), 4 of 6 done, 0 running, 1 given up, 1 went wrong, 1 failed")
+
+
+def test_what_runs_is_counted(view: SearchView) -> None:
+    view.started(trial(1))
+    view.moved(trial(1).key, 0.5)
+    assert bar(view).startswith("best 0.5000 (trial 0), 0 of 6 done, 1 running")
+    view.ended(trial(1), Ended("", "elsewhere"))
+    assert bar(view).startswith("best 0.5000 (trial 0), 0 of 6 done")
+    assert said(view) == []
+
+
+def test_a_terminal_shows_it(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=120, force_terminal=True)
+    with SearchView(console, Store(tmp_path), name="it", missing=2, best=None) as view:
+        view.started(trial(0))
+        view.ended(trial(0), Ended("", "done", row(0.9)))
+        view._bars.refresh()
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    assert "best 0.9000 (trial 0), 1 of 2 done" in file.getvalue()
