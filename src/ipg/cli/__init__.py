@@ -6,7 +6,24 @@ from typing import Annotated
 
 import typer
 
-from ipg.cli import bench, data, demo, doctor, evaluate, export, methods, pairs, predict, report, study, train
+from ipg.cli import (
+    bench,
+    compare,
+    data,
+    demo,
+    doctor,
+    evaluate,
+    export,
+    methods,
+    pairs,
+    predict,
+    report,
+    reproduce,
+    search,
+    study,
+    table,
+    train,
+)
 from ipg.cli.errors import Commands, clear, help_without_command
 
 __all__ = ["app"]
@@ -47,8 +64,12 @@ app.command("evaluate", epilog=evaluate.EXAMPLES)(clear(evaluate.evaluate))
 app.command("predict", epilog=predict.EXAMPLES)(clear(predict.predict))
 app.command("export", epilog=export.EXAMPLES)(clear(export.export))
 app.command("doctor", epilog=doctor.EXAMPLES)(clear(doctor.doctor))
+app.command("compare", epilog=compare.EXAMPLES)(clear(compare.compare))
 app.command("study", epilog=study.EXAMPLES)(clear(study.study))
+app.command("search", epilog=search.EXAMPLES)(clear(search.search))
+app.command("table", epilog=table.EXAMPLES)(clear(table.table))
 app.command("report", epilog=report.EXAMPLES)(clear(report.report))
+app.command("reproduce", epilog=reproduce.EXAMPLES)(clear(reproduce.reproduce))
 app.add_typer(data.app, name="data")
 app.add_typer(pairs.app, name="pairs")
 app.command("methods", epilog=methods.EXAMPLES)(clear(methods.methods))

@@ -33,7 +33,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    with suppress(json.JSONDecodeError):
+    with suppress(ValueError, RecursionError):
         row = json.loads(line.decode("utf-8", "replace"))
         return row if isinstance(row, dict) else None
     return None
@@ -56,7 +56,7 @@ class Store:
                 self._keys, self._read = set(), 0
             file.seek(self._read)
             for line in file:
-                if (row := _row(line)) is not None and "key" in row:
+                if (row := _row(line)) is not None and isinstance(row.get("key"), str):
                     self._keys.add(row["key"])
                 if line.endswith(b"\n"):
                     self._read += len(line)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ipg.report.figures.bars import Bars, draw_bars, group_bars_data, pair_bars_data
 from ipg.report.figures.curves import Line, Panel, curves_data, draw_curves
+from ipg.report.figures.dots import Dots, Strip, draw_dots, points
 from ipg.report.figures.drawing import MARKERS, SERIES, SVG
 from ipg.report.figures.heat import heat_stops, heat_uri
 from ipg.report.figures.pictures import LARGEST_PIXEL_ART, PairGrid, Tile, draw_pair_grid, image_uri, pair_grid_data
@@ -19,13 +20,16 @@ __all__ = [
     "SERIES",
     "SVG",
     "Bars",
+    "Dots",
     "Line",
     "PairGrid",
     "Panel",
+    "Strip",
     "Tile",
     "curves_data",
     "draw_bars",
     "draw_curves",
+    "draw_dots",
     "draw_pair_grid",
     "group_bars_data",
     "heat_stops",
@@ -33,4 +37,5 @@ __all__ = [
     "image_uri",
     "pair_bars_data",
     "pair_grid_data",
+    "points",
 ]

@@ -18,8 +18,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 
 __all__ = [
-    "INK", "MARKERS", "MUTED", "PAPER", "SERIES", "SVG", "THEME", "TRACK", "bar", "canvas", "clean", "fit", "restyled",
-    "root", "style", "text_width", "themed", "to_svg", "whisker",
+    "INK", "MARKERS", "MUTED", "PAPER", "SERIES", "SVG", "THEME", "TRACK", "bar", "canvas", "clean", "draw_title",
+    "fit", "restyled", "root", "style", "text_width", "themed", "title_room", "to_svg", "whisker",
 ]  # fmt: skip
 
 INK, MUTED, TRACK, PAPER = "#1b1f24", "#5b6470", "#e8ebef", "#fbfbfa"
@@ -98,6 +98,18 @@ def fit(text: str, room: float, size: float, weight: str = "normal") -> str:
     while text and text_width(text + "…", size, weight) > room:
         text = text[:-1]
     return text.rstrip() + "…"
+
+
+def title_room(detail: str) -> int:
+    """Pixels that a title and the line beneath it take."""
+    return 38 if detail else 20
+
+
+def draw_title(ground: Axes, title: str, detail: str, width: float) -> None:
+    """The title of a figure, and in small a line beneath it."""
+    ground.text(0, 14, fit(title, width, 13, "bold"), color=INK, fontsize=13, fontweight="bold")
+    if detail:
+        ground.text(0, 32, fit(detail, width, 12), color=MUTED, fontsize=12)
 
 
 def themed(colour: str) -> str:

@@ -1,0 +1,84 @@
+"""`ipg reproduce`: every table and figure of the paper, and ours beside them, with one command each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["EXAMPLES", "reproduce"]
+
+EXAMPLES = """
+**Examples**
+
+`ipg reproduce --list`: what there is, what each needs, how long it takes and what is done
+
+`ipg reproduce pairs --quick`: a small version on embedded images, on any machine
+
+`ipg reproduce accuracy_colored_mnist --data-path colored_mnist=mnist.npz`: the paper's table, ten seeds
+
+`ipg reproduce ablation --table-only`: the table of the rows there are; nothing is run
+
+**Going on.** The same command again runs what is still missing. Rows of every study in the folder of results count
+where they tell of the same run.
+"""
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Table or figure to reproduce; --list shows all.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="Show all there are and how they stand; run nothing.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small version on embedded images; every output says so.")
+    ] = False,
+    table_only: Annotated[
+        bool, typer.Option("--table-only", help="Write what the rows there are give; run nothing.")
+    ] = False,
+    results: Annotated[Path, typer.Option(help="Folder of the studies' rows.")] = Path("results"),
+    output: Annotated[Path, typer.Option(help="Folder that tables and figures go to.")] = Path("runs/reproduced"),
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data-path", help="Where data is: a path, or DATASET=PATH; may be given several times.", metavar="PATH"
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    workers: Annotated[
+        int | None, typer.Option(help="Processes; a GPU each, or half the cores, where not given.")
+    ] = None,
+) -> None:
+    """Run what is missing of a table or figure of the paper, and write it with ours beside the paper's.
+
+    Exits with 1 where trials have failed; a failed trial does not stop the others.
+    """
+    if show:
+        from ipg.experiments.reproduce_list import listing
+
+        typer.echo("\n".join(listing(results)))
+        return
+    if name is None:
+        raise ValueError("say what to reproduce, e.g. ipg reproduce pairs --quick; ipg reproduce --list shows all")
+
+    from rich.console import Console
+
+    from ipg.experiments.reproduce import Place
+    from ipg.experiments.reproduce import reproduce as run
+
+    place = Place(results, output, _paths(where or []), device, workers, not table_only, Console())
+    written = run(name, place, quick=quick)
+    for file in written.files:
+        typer.echo(file)
+    if written.failed:
+        raise typer.Exit(1)
+
+
+def _paths(given: list[str]) -> dict[str, str]:
+    """Paths by data set; a path alone counts for all."""
+    paths: dict[str, str] = {}
+    for entry in given:
+        name, equals, path = entry.partition("=")
+        key, value = (name.replace("-", "_"), path) if equals and "/" not in name else ("", entry)
+        if key in paths:
+            raise ValueError(f"--data-path {entry}: there is one already for {key or 'all data sets'}; give it once")
+        paths[key] = value
+    return paths

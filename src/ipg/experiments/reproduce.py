@@ -1,0 +1,220 @@
+"""Reproduce a table or figure of the paper: run what is missing, then write it with ours beside the paper's.
+
+    python -m ipg.experiments.reproduce --write docs/results.md    # what stands between its markers
+    python -m ipg.experiments.reproduce --check docs/results.md    # exits 1 where it is not what the rows give
+
+`ipg reproduce` is the way in. Rows go to `results/<name>/trials.jsonl`; rows of any study count that tell of the same
+run, so nothing is run twice. The small version keeps its rows in its own folder and never touches `results`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ipg.data.errors import DataError
+from ipg.experiments.attempt import RunTrial
+from ipg.experiments.reproduce_plan import Reproduction, load_reproduction
+from ipg.experiments.reproduce_rows import Measured, all_rows, measure, missing
+from ipg.experiments.reproduce_table import Table, quick_note, table_of, write_table
+from ipg.experiments.runner import run_study
+from ipg.experiments.study import Study
+from ipg.experiments.trial import run_trial
+from ipg.files import write_text
+
+__all__ = ["Place", "Written", "reproduce"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how to run, and where things go."""
+
+    results: Path
+    """Folder of the studies' rows."""
+    output: Path
+    """Folder that tables and figures go to, one for each reproduction."""
+    data_paths: Mapping[str, str] = field(default_factory=dict)
+    """Where data sets are, by name; under "" for all others."""
+    device: str = "auto"
+    workers: int | None = None
+    run: bool = True
+    """Whether to run what is missing, or to write what the rows give."""
+    console: Console = field(default_factory=Console)
+
+    def data_path(self, dataset: str) -> str | None:
+        """Where a data set is, where that was said."""
+        return self.data_paths.get(dataset, self.data_paths.get(""))
+
+    def say(self, line: str) -> None:
+        """Tell whoever looks on."""
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What came of it."""
+
+    folder: Path
+    files: tuple[Path, ...]
+    failed: int = 0
+    """Trials that failed; they are tried again next time."""
+
+
+def reproduce(name: str, place: Place, *, quick: bool = False) -> Written:
+    """Reproduce the table or figure of that name.
+
+    Raises:
+        ConfigError: there is none of that name.
+        DataError: there is not a row, and the files to make one are missing: what, and where to get them.
+    """
+    reproduction = load_reproduction(name, quick=quick)
+    folder = place.output / (f"{name}-quick" if quick else name)
+    if quick:
+        place = replace(place, results=folder / "rows", data_paths={})  # embedded images lie nowhere
+    return _KINDS[reproduction.kind](reproduction, place, folder)
+
+
+def run_missing(
+    reproduction: Reproduction, place: Place, run: RunTrial = run_trial, kind: str | None = None
+) -> tuple[list[Measured], int]:
+    """Run the trials without a row, as far as their files are there; every cell with its rows, and how many failed."""
+    rows = all_rows(place.results, kind)
+    left = missing(reproduction, rows, place.data_paths)
+    if place.run:
+        if left.obstacles and not left.trials and not any(found.rows for found in measure(reproduction, rows)):
+            raise DataError(f"nothing of {reproduction.name} can be run here: {next(iter(left.obstacles.values()))}")
+        for why in dict.fromkeys(left.obstacles.values()):
+            count = sum(other == why for other in left.obstacles.values())
+            place.say(f"not run: {count} trials, for {why}")
+    failed = 0
+    for (study, dataset), trials in left.trials.items() if place.run else ():
+        tally = run_study(
+            Study(study, trials, "test"),
+            place.results / study,
+            data_path=place.data_path(dataset),
+            device=place.device,
+            workers=place.workers,
+            run=run,
+            console=place.console,
+        )
+        failed += tally.failed
+    return measure(reproduction, all_rows(place.results, kind)), failed
+
+
+def _write(
+    reproduction: Reproduction, folder: Path, table: Table, figures: Mapping[str, str] | None = None
+) -> tuple[Path, ...]:
+    """The table under its title, with what the paper says above and the figures beneath; all files written."""
+    pictures = [write_text(folder / f"{stem}.svg", svg) for stem, svg in (figures or {}).items()]
+    where = f"In the paper: `{reproduction.paper}`. " if reproduction.paper else "Not in the paper. "
+    before = [quick_note(reproduction), where + f"What it says: {reproduction.claim}"]
+    return (*write_table(table, folder, reproduction.title, before, pictures), *pictures)
+
+
+def _trials(reproduction: Reproduction, place: Place, folder: Path) -> Written:
+    from ipg.experiments.reproduce_figures import figures_of
+
+    measured, failed = run_missing(reproduction, place)
+    figures = figures_of(reproduction, measured)
+    return Written(folder, _write(reproduction, folder, table_of(reproduction, measured), figures), failed)
+
+
+def _runtime(reproduction: Reproduction, place: Place, folder: Path) -> Written:
+    from ipg.experiments.reproduce_runtime import step_table, with_cost
+
+    measured, failed = run_missing(reproduction, place)
+    table = table_of(reproduction, with_cost(measured))
+    if (steps := step_table(place.results)) is not None:
+        table = replace(table, notes=(*table.notes, "Single steps, measured by `ipg bench`:", steps))
+    return Written(folder, _write(reproduction, folder, table), failed)
+
+
+def _dynamics(reproduction: Reproduction, place: Place, folder: Path) -> Written:
+    from ipg.experiments.dynamics import run_dynamics
+    from ipg.experiments.reproduce_figures import dynamics_figures
+
+    measured, failed = run_missing(reproduction, place, run_dynamics, kind="dynamics")
+    figures = dynamics_figures(reproduction, [row for found in measured for row in found.rows])
+    return Written(folder, _write(reproduction, folder, table_of(reproduction, measured), figures), failed)
+
+
+def _theory(reproduction: Reproduction, place: Place, folder: Path) -> Written:
+    from ipg.experiments.reproduce_theory import schematic, theory
+
+    table, further, figures = {"theory": theory, "schematic": schematic}[reproduction.kind](reproduction)
+    return Written(folder, _write(reproduction, folder, replace(table, notes=(*table.notes, *further)), figures))
+
+
+def _galleries(reproduction: Reproduction, place: Place, folder: Path) -> Written:
+    from ipg.experiments.reproduce_galleries import gallery
+
+    files: list[Path] = []
+    for entry in reproduction.settings["gallery"]:
+        made, left = gallery(entry, reproduction.settings["count"], folder, place.data_path(entry["dataset"]))
+        files += made
+        for why in left:
+            place.say(f"not made: {why}")
+    return Written(folder, tuple(files))
+
+
+def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
+    from ipg.experiments.reproduce_search import found_settings, search_settings, search_table
+
+    home = place.results / reproduction.name
+    machine: dict[str, Any] = {"workers": place.workers, "device": place.device, "console": place.console}
+    for dataset in reproduction.settings["studies"] if place.run else ():
+        try:
+            search_settings(reproduction, dataset, home / dataset, place.data_path(dataset), **machine)
+        except DataError as error:
+            place.say(f"not run: {dataset}, for {error}")
+    table = search_table(reproduction, found_settings(reproduction, home))
+    return Written(folder, _write(reproduction, folder, table))
+
+
+_KINDS: dict[str, Callable[[Reproduction, Place, Path], Written]] = {
+    "trials": _trials,
+    "runtime": _runtime,
+    "dynamics": _dynamics,
+    "theory": _theory,
+    "schematic": _theory,
+    "galleries": _galleries,
+    "search": _search,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fill in a page of results, or check it."""
+    from ipg.experiments.reproduce_page import filled
+
+    parser = argparse.ArgumentParser(prog="ipg.experiments.reproduce", description="Fill in the page of the results.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--write", type=Path, metavar="PAGE", help="fill in this page")
+    what.add_argument("--check", type=Path, metavar="PAGE", help="exit 1 where the page is not what the rows give")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the rows")
+    given: Any = parser.parse_args(arguments)
+    page: Path = given.write or given.check
+    try:
+        before = page.read_text(encoding="utf-8")
+        after = filled(before, given.results)
+    except (OSError, ValueError) as error:
+        print(f"ipg.experiments.reproduce: {error}", file=sys.stderr)
+        return 2
+    if before == after:
+        return 0
+    if given.write:
+        write_text(page, after)
+        print(f"{page}: written")
+        return 0
+    command = f"python -m ipg.experiments.reproduce --write {page}"
+    print(f"{page} is not what the rows give; run {command}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,254 @@
+"""What is reproduced: every table and figure of the paper as data, one TOML file each in `reproductions/`.
+
+    title = "Number of pairs"
+    paper = "tab:pair-sensitivity"      # its label in the paper
+    claim = "…"                         # what the paper says of it
+    metrics = ["average"]               # what is compared; the first is drawn
+    figure = "boxes"                    # boxes, grid or none
+    [[arm]]
+    name = "{pairs} pairs"              # braces: what `vary` varies
+    paper = "IPG, {pairs} pairs"        # the cell of the paper's table, where it has one
+    datasets = ["colored_mnist"]
+    protocol = "paper"                  # settings by data set: reproduce.toml
+    method = "ipg"
+    config = { … }                      # over those
+    vary = { pairs = [40, 124] }        # every combination is a cell
+    study = { name = "…", dataset = "…" }   # in place of config and vary: the arm of a study, whose rows count
+    [[quoted]]                          # rows of the paper that are not run
+    paper = "NCM"
+    needs = "frozen CLIP features"
+
+Arms become trials as those of a study do. A file with another `kind` is run by the module that knows it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from ipg.config import ConfigError, read_toml
+from ipg.experiments.arms import Figure, published
+from ipg.experiments.study import Trial, arm_trials, find_study
+from ipg.methods import method_class
+from ipg.methods.options import option_defaults
+
+__all__ = ["Cell", "Reproduction", "load_reproduction", "names", "shared", "title_of"]
+
+FOLDER = Path(__file__).with_name("reproductions")
+SEEDS = 10
+_published = cache(published)
+_KEYS = (
+    "title", "paper", "claim", "kind", "metrics", "figure", "axes", "notes", "seeds", "arm", "quoted", "quick",
+    "settings",
+)  # fmt: skip
+_ARM_KEYS = (
+    "name", "paper", "datasets", "protocol", "method", "config", "vary", "seeds", "network", "quick", "study",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration on one data set, and what stands in the paper for it."""
+
+    name: str
+    dataset: str
+    """As in the paper's table; a small version runs on other data."""
+    protocol: str
+    """Whose settings; `quoted` where nothing is run."""
+    varied: Mapping[str, Any]
+    trials: tuple[Trial, ...]
+    """A seed each; none of a cell that is quoted alone."""
+    figures: Mapping[str, Figure]
+    """The paper's figures by metric."""
+    needs: str | None = None
+    """What a cell needs that nobody has by default."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure of the paper, or one of ours beside them."""
+
+    name: str
+    title: str
+    paper: str | None
+    claim: str
+    kind: str
+    metrics: tuple[str, ...]
+    figure: str | None
+    axes: tuple[str, ...]
+    """What a grid varies down and across."""
+    notes: str
+    cells: tuple[Cell, ...]
+    settings: Mapping[str, Any]
+    """Of kinds that are no trials."""
+    quick: bool
+    """Whether this is the small version; what is small anyway has none."""
+
+    @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """All trials, each once."""
+        return tuple({trial.key: trial for cell in self.cells for trial in cell.trials}.values())
+
+
+def names() -> list[str]:
+    """All reproductions, in the order of the paper and then ours."""
+    return list(_files())
+
+
+def _files() -> dict[str, Path]:
+    """Files by the name of the reproduction, which stands after its place in the order."""
+    return {path.stem.partition("-")[2]: path for path in sorted(FOLDER.glob("*.toml"))}
+
+
+@cache
+def shared() -> Mapping[str, Any]:
+    """`reproduce.toml`."""
+    return read_toml(Path(__file__).with_name("reproduce.toml"), "settings of the reproductions")
+
+
+def title_of(dataset: str) -> str:
+    """The data set as the tables call it."""
+    return str(shared()["titles"].get(dataset, dataset))
+
+
+def load_reproduction(name: str, *, quick: bool = False) -> Reproduction:
+    """The reproduction of that name, whole or in its small version; all mistakes of the file are told together."""
+    files = _files()
+    if name not in files:
+        raise ConfigError([f"there is nothing to reproduce called {name!r}; there are {', '.join(files)}"])
+    return read_reproduction(files[name], name, quick=quick)
+
+
+def read_reproduction(path: Path, name: str, *, quick: bool = False) -> Reproduction:
+    """The reproduction in a file."""
+    content = read_toml(path, "reproduction")
+    problems = [f"unknown key {key!r}" for key in content if key not in _KEYS]
+    problems += [f"lacks {key!r}" for key in ("title", "claim") if key not in content]
+    if problems:
+        raise ConfigError([f"{path.name}: {problem}" for problem in problems])
+    cells: list[Cell] = []
+    for number, arm in enumerate(content.get("arm", []), start=1):
+        try:
+            cells += _cells(name, content, arm, quick=quick)
+        except ConfigError as error:
+            problems += [f"{path.name}: arm {number}: {problem}" for problem in error.problems]
+    if problems:
+        raise ConfigError(problems)
+    cells += [_quoted(content, row) for row in content.get("quoted", [])]
+    order = list(dict.fromkeys(cell.dataset for cell in cells))
+    cells.sort(key=lambda cell: order.index(cell.dataset))
+    settings = content.get("settings", {})
+    return Reproduction(
+        name=name,
+        title=content["title"],
+        paper=content.get("paper"),
+        claim=content["claim"],
+        kind=content.get("kind", "trials"),
+        metrics=tuple(content.get("metrics", ("average",))),
+        figure=content.get("figure"),
+        axes=tuple(content.get("axes", ())),
+        notes=content.get("notes", ""),
+        cells=tuple(cells),
+        settings=settings | (content.get("quick", {}).get("settings", {}) if quick else {}),
+        quick=quick and bool(content.get("arm") or content.get("quick")),
+    )
+
+
+def _cells(name: str, content: Mapping[str, Any], arm: Mapping[str, Any], *, quick: bool) -> Iterator[Cell]:
+    """The cells of an arm: every data set with every combination of what varies."""
+    if unknown := [key for key in arm if key not in _ARM_KEYS]:
+        raise ConfigError([f"unknown key {key!r}" for key in unknown])
+    if quick and not arm.get("quick", "study" not in arm):
+        return
+    if "study" in arm:
+        yield _of_study(content, arm)
+        return
+    small = {**shared()["quick"], **content.get("quick", {})}
+    vary: dict[str, list[Any]] = arm.get("vary", {})
+    if quick:
+        fewer: dict[str, list[Any]] = small.get("vary", {})
+        vary = {key: [value for value in values if value in fewer.get(key, values)] for key, values in vary.items()}
+    for dataset in arm["datasets"]:
+        if quick and dataset not in small["data"]:
+            continue
+        for values in itertools.product(*vary.values()):
+            varied = dict(zip(vary, values, strict=True))
+            words = {key.rpartition(".")[2]: value for key, value in varied.items()}
+            made = {"dataset": dataset, "method": arm["method"], "protocol": arm["protocol"]}
+            made |= {"config": _config(dataset, arm, varied), "seeds": arm.get("seeds", content.get("seeds", SEEDS))}
+            if quick:
+                made |= {"dataset": small["data"][dataset], "seeds": small["seeds"]}
+                made["config"] = _small(made["config"], content, varied)
+            yield Cell(
+                name=arm["name"].format(**words),
+                dataset=dataset,
+                protocol=arm["protocol"],
+                varied=words,
+                trials=tuple(arm_trials(name, {}, made)),
+                figures=_figures(content, dataset, arm.get("paper", "").format(**words)),
+                needs=shared()["files"][shared()["resnet50"]["weights"]] if "network" in arm else None,
+            )
+
+
+def _of_study(content: Mapping[str, Any], arm: Mapping[str, Any]) -> Cell:
+    """The cell of a study's arm on one data set."""
+    source = arm["study"]
+    trials = [
+        trial
+        for trial in find_study(source["name"]).trials
+        if (trial.dataset, trial.method, trial.protocol) == (source["dataset"], arm["method"], arm["protocol"])
+    ]
+    if not trials:
+        raise ConfigError(
+            [f"the study {source['name']} has no {arm['method']} ({arm['protocol']}) on {source['dataset']}"]
+        )
+    (dataset,) = arm["datasets"]
+    figures = _figures(content, dataset, arm.get("paper", ""))
+    return Cell(arm["name"], dataset, arm["protocol"], {}, tuple(trials), figures)
+
+
+def _config(dataset: str, arm: Mapping[str, Any], varied: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an arm on a data set: its protocol's, the arm's own, and what varies."""
+    protocol, known = arm["protocol"], shared()["protocols"]
+    base = known.get(protocol, known["paper"]).get(shared()["same"].get(dataset, dataset))
+    if base is None:
+        raise ConfigError([f"there are no settings {protocol!r} for {dataset!r}; reproduce.toml has none"])
+    config = {**base, **(shared()["resnet50"] if arm.get("network") == "resnet50" else {}), **arm.get("config", {})}
+    options = {key.removeprefix("options."): value for key, value in varied.items() if key.startswith("options.")}
+    config |= {key: value for key, value in varied.items() if not key.startswith("options.")}
+    config["options"] = option_defaults(method_class(arm["method"])) | config.get("options", {}) | options
+    if "weights" in config and isinstance(config.get("pairs"), int):  # photographs: their pairs are files
+        config["pairs"] = f"pairs-{config['pairs']}"
+    return config
+
+
+def _small(config: Mapping[str, Any], content: Mapping[str, Any], varied: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the small version: embedded images need no weights and no file of pairs; what varies stays."""
+    own = content.get("quick", {}).get("config", {})
+    kept = {name: value for name, value in varied.items() if not name.startswith("options.")}
+    small = {**config, **shared()["quick"]["config"], **own, **kept}
+    small = {name: value for name, value in small.items() if name not in ("weights", "normalization")}
+    if isinstance(small.get("pairs"), str):
+        small["pairs"] = int(small["pairs"].rpartition("-")[2])
+    return small
+
+
+def _figures(content: Mapping[str, Any], dataset: str, approach: str) -> dict[str, Figure]:
+    """The paper's figures of a cell by metric; those of CelebA stand beside our subset."""
+    labels = content.get("paper", "").split(" and ")
+    return {
+        figure.metric: figure
+        for figure in _published()
+        if figure.table in labels
+        and figure.approach == approach
+        and figure.dataset in (dataset, dataset.removesuffix("_subset"), "any")
+    }
+
+
+def _quoted(content: Mapping[str, Any], row: Mapping[str, Any]) -> Cell:
+    figures = _figures(content, row["dataset"], row["paper"])
+    return Cell(row.get("name", row["paper"]), row["dataset"], "quoted", {}, (), figures, row["needs"])

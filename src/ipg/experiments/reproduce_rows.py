@@ -1,0 +1,119 @@
+"""What has been measured of a reproduction: rows of any study count where they tell of the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ipg.config import RunConfig
+from ipg.data.errors import DataError
+from ipg.experiments.arms import Row, Spread, collapsed, same_run, spread
+from ipg.experiments.reproduce_plan import Cell, Reproduction, shared
+from ipg.experiments.store import read_rows
+from ipg.experiments.study import Trial
+
+__all__ = ["Measured", "Missing", "all_rows", "data_obstacle", "measure", "missing", "obstacle"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cell and the rows there are of it, by seed."""
+
+    cell: Cell
+    rows: tuple[Row, ...]
+
+    def values(self, metric: str) -> list[float]:
+        """The metric of every seed; none where a row does not have it."""
+        values = [row["metrics"].get(metric) for row in self.rows]
+        return [] if None in values else [float(value) for value in values if value is not None]
+
+    def spread(self, metric: str) -> Spread | None:
+        """Mean and deviation over the seeds."""
+        values = self.values(metric)
+        return spread(values) if values else None
+
+    @property
+    def collapsed(self) -> int:
+        """Seeds that predict one class for every image."""
+        return sum(collapsed(row["metrics"]["groups"]) for row in self.rows if "groups" in row["metrics"])
+
+
+def all_rows(results: Path, kind: str | None = None) -> list[Row]:
+    """The rows of every study in `results` that tell of test images: of training as usual, or of another kind."""
+    files = sorted(results.glob("*/trials.jsonl"))
+    rows = (row for file in files for row in read_rows(file))
+    return [row for row in rows if row.get("split") == "test" and row.get("kind") == kind]
+
+
+def measure(reproduction: Reproduction, rows: Iterable[Row]) -> list[Measured]:
+    """Every cell with its rows. Of several rows of one run the first counts."""
+    by_name: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        by_name.setdefault((row["dataset"], row["method"], row["seed"]), []).append(row)
+    found = []
+    for cell in reproduction.cells:
+        own = [_row_of(trial, by_name.get((trial.dataset, trial.method, trial.seed), ())) for trial in cell.trials]
+        found.append(Measured(cell, tuple(row for row in own if row is not None)))
+    return found
+
+
+def _row_of(trial: Trial, rows: Sequence[Row]) -> Row | None:
+    return next((row for row in rows if same_run(row, trial)), None)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What is left to run, by study and data set, and what cannot be run here."""
+
+    trials: Mapping[tuple[str, str], tuple[Trial, ...]]
+    obstacles: Mapping[str, str]
+    """Why, by the key of the trial."""
+
+
+def missing(reproduction: Reproduction, rows: Iterable[Row], data_paths: Mapping[str, str]) -> Missing:
+    """The trials without a row, apart from those whose files are not there."""
+    known = list(rows)
+    trials: dict[tuple[str, str], list[Trial]] = {}
+    obstacles: dict[str, str] = {}
+    asked: dict[str, str | None] = {}
+    for trial in reproduction.trials:
+        if _row_of(trial, known) is not None:
+            continue
+        path = data_paths.get(trial.dataset, data_paths.get(""))
+        if trial.dataset not in asked:
+            asked[trial.dataset] = data_obstacle(trial.dataset, path)
+        why = asked[trial.dataset] or obstacle(trial.config, path)
+        if why is None:
+            trials.setdefault((trial.study, trial.dataset), []).append(trial)
+        else:
+            obstacles[trial.key] = why
+    return Missing({place: tuple(found) for place, found in trials.items()}, obstacles)
+
+
+def obstacle(config: RunConfig, path: str | None) -> str | None:
+    """The file that a run needs beside its data and that is not there, and what it is; None where all are."""
+    for file in (config.weights, config.pairs, config.masks):
+        if not isinstance(file, str) or file == "pretrained":
+            continue
+        places = [Path(file), *([Path(path) / file] if path else [])]
+        if not any(place.exists() for place in places):
+            what = shared()["files"].get(file)
+            return f"there is no {file} beside the data" + (f": it holds {what}" if what else "")
+    return None
+
+
+def data_obstacle(dataset: str, path: str | None) -> str | None:
+    """What is wrong with the files of a data set; None where they can be read."""
+    from ipg.data import mnist
+    from ipg.data.load import list_files
+
+    try:
+        if dataset.startswith("colored_mnist"):
+            mnist.read(path)
+        else:
+            list_files(dataset, path=path)
+    except DataError as error:
+        return str(error)
+    return None

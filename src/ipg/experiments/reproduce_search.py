@@ -1,0 +1,89 @@
+"""The paper's hyper-parameters beside those that a search of ours finds on validation images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ipg.config import RunConfig, read_toml
+from ipg.data.errors import DataError
+from ipg.experiments.reproduce_plan import Reproduction, shared, title_of
+from ipg.experiments.reproduce_rows import data_obstacle, obstacle
+from ipg.experiments.reproduce_table import Table
+
+__all__ = ["found_settings", "search_settings", "search_table"]
+
+SETTINGS = ("alpha", "tau", "margin", "pairs", "learning_rate", "batch", "epochs")
+VARIED = ("learning_rate", "epochs")
+"""Beside the space of the method itself."""
+SEED = 100
+
+
+def found_settings(reproduction: Reproduction, folder: Path) -> dict[str, Mapping[str, Any] | None]:
+    """The best settings that a search in `folder` has found for each data set; None where there was none."""
+    files = {dataset: folder / dataset / "best.toml" for dataset in reproduction.settings["studies"]}
+    return {
+        dataset: read_toml(file, "result of a search") if file.exists() else None for dataset, file in files.items()
+    }
+
+
+def search_settings(
+    reproduction: Reproduction,
+    dataset: str,
+    home: Path,
+    path: str | None,
+    *,
+    workers: int | None,
+    device: str,
+    console: Console,
+) -> None:
+    """Search for the settings of one data set; a search that was stopped goes on.
+
+    Raises:
+        DataError: a file is missing; the message says which.
+    """
+    from ipg.experiments.search import make_plan, search
+
+    small = shared()["quick"]
+    settings: dict[str, Any] = dict(shared()["protocols"]["paper"][dataset])
+    data = dataset
+    if "weights" in settings and isinstance(settings["pairs"], int):
+        settings["pairs"] = f"pairs-{settings['pairs']}"
+    if reproduction.quick:
+        data = small["data"][dataset]
+        kept = {name: settings[name] for name in ("alpha", "tau", "margin", "every")}
+        settings = {**small["config"], **kept, "pairs": 124}
+    config = RunConfig.from_mapping({**settings, "data": data, "data_path": path, "device": device, "seed": SEED})
+    given = ["pairs", "every", "pair_batch"]
+    vary = [] if reproduction.quick else list(VARIED)
+    if (why := data_obstacle(data, path) or obstacle(config, path)) is not None:
+        raise DataError(why)
+    plan = make_plan(
+        config, name=f"reproduce-{dataset}", vary=vary, given=given, trials=reproduction.settings["trials"]
+    )
+    search(plan, home, workers=workers, console=console)
+
+
+def search_table(reproduction: Reproduction, found: Mapping[str, Mapping[str, Any] | None]) -> Table:
+    """Two lines a data set: the paper's settings, and those found."""
+    lines = []
+    for dataset, best in found.items():
+        paper = shared()["protocols"]["paper"][dataset]
+        data = title_of(dataset)
+        lines.append((data, "paper", *(_text(paper.get(name)) for name in SETTINGS), ""))
+        known = best or {}
+        lines.append((data, "ours", *(_text(known.get(name)) for name in SETTINGS), "" if best else "not run"))
+    trials = reproduction.settings["trials"]
+    note = (
+        f"Ours: the best of {trials} trials of a tree-structured Parzen estimator (`ipg search`), judged on the "
+        "hold-out of the environment with e = 0.9 on ColoredMNIST and on the worst group of the validation images "
+        "elsewhere. The paper does not give its ranges."
+    )
+    return Table(("data", "settings", *(name.replace("_", " ") for name in SETTINGS), ""), tuple(lines), (note,))
+
+
+def _text(value: Any) -> str:
+    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

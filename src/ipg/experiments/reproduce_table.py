@@ -1,0 +1,197 @@
+"""The table of a reproduction: ours beside the paper's, the difference, how many seeds, where and from what source."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ipg.experiments.arms import Figure, Spread
+from ipg.experiments.reproduce_plan import Reproduction, title_of
+from ipg.experiments.reproduce_rows import Measured
+from ipg.experiments.table_study import METRICS as SHARES
+from ipg.experiments.table_text import commit_text, markdown, origin
+from ipg.files import write_json, write_text
+
+__all__ = ["METRICS", "Table", "quick_note", "table_of", "write_table"]
+
+METRICS = {**SHARES, "cost": "time over ERM", "task_loss": "least task loss"}
+"""Metrics as the tables call them."""
+FACTORS = ("cost", "task_loss")
+"""Metrics that are no shares."""
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text, and sentences beneath."""
+
+    head: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+    text: int = 2
+    """So many columns lean left."""
+    records: tuple[Mapping[str, Any], ...] = ()
+    """The same with every number apart and in full, where there is more to say than the cells do."""
+
+    def markdown(self) -> str:
+        """The table and its notes."""
+        return "\n\n".join([markdown(self.head, self.lines, text=self.text), *self.notes])
+
+    def csv(self) -> str:
+        """The records, or the cells where there are none; nothing for what is not known."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        if self.records:
+            writer.writerows([list(self.records[0]), *(record.values() for record in self.records)])
+        else:
+            writer.writerows([self.head, *self.lines])
+        return out.getvalue()
+
+
+def table_of(reproduction: Reproduction, measured: Sequence[Measured]) -> Table:
+    """A line a cell of the reproduction."""
+    metrics = reproduction.metrics
+    if reproduction.quick:  # what stands in the paper is of other data
+        measured = [replace(found, cell=replace(found.cell, figures={})) for found in measured if found.cell.trials]
+    quoted = [metric for metric in metrics if any(_figure(found, metric) for found in measured)]
+    shares = any(figure.share for found in measured for figure in found.cell.figures.values())
+    head = ["data", "setting", "protocol"]
+    for metric in metrics:
+        head.append(METRICS[metric])
+        head += ["paper", "difference"] if metric in quoted else []
+    head += ["share of training data (paper)"] if shares else []
+    head += ["seeds", "collapsed", "hardware", "commit", ""]
+    lines = []
+    for found in measured:
+        line = [_data(found), found.cell.name, found.cell.protocol]
+        for metric in metrics:
+            line += _compared(found, metric, quoted=metric in quoted)
+        if shares:
+            known = [figure.share for figure in found.cell.figures.values() if figure.share]
+            line.append(f"{known[0]:g} %" if known else NONE)
+        lines.append((*line, *_source(found)))
+    records = tuple(_record(reproduction, found, metric) for found in measured for metric in metrics)
+    return Table(tuple(head), tuple(lines), tuple(_notes(reproduction, measured)), text=3, records=records)
+
+
+def _record(reproduction: Reproduction, found: Measured, metric: str) -> dict[str, Any]:
+    """One metric of one cell in numbers: shares in percent, factors and losses as they are."""
+    ours, figure = found.spread(metric), _figure(found, metric)
+    scale = 1.0 if metric in FACTORS else 100.0
+    _, collapsed, hardware, commit, note = _source(found)
+    mean = None if ours is None else scale * ours.mean
+    return {
+        "version": "quick" if reproduction.quick else "whole",
+        "data": _data(found),
+        "setting": found.cell.name,
+        "protocol": found.cell.protocol,
+        "metric": metric,
+        "mean": mean,
+        "deviation": None if ours is None or ours.deviation is None else scale * ours.deviation,
+        "seeds": len(found.rows),
+        "paper mean": figure.mean if figure else None,
+        "paper deviation": figure.spread if figure else None,
+        "paper trials": figure.count if figure else None,
+        "difference": None if mean is None or figure is None else mean - figure.mean,
+        "collapsed": collapsed,
+        "hardware": hardware,
+        "commit": commit.replace("`", ""),
+        "note": note,
+    }
+
+
+def _data(found: Measured) -> str:
+    """The data set that was trained on, or that the paper's figure is of."""
+    return title_of(found.cell.trials[0].dataset if found.cell.trials else found.cell.dataset)
+
+
+def _compared(found: Measured, metric: str, *, quoted: bool) -> list[str]:
+    ours, figure = found.spread(metric), _figure(found, metric)
+    return [_ours(ours, metric), *([_published(figure), _difference(ours, figure, metric)] if quoted else [])]
+
+
+def _figure(found: Measured, metric: str) -> Figure | None:
+    """The paper's figure for a metric; its mean over images also stands beside our mean of groups."""
+    figures = found.cell.figures
+    return figures.get(metric) or (figures.get("average") if metric == "group_mean" else None)
+
+
+def _ours(ours: Spread | None, metric: str) -> str:
+    if ours is None:
+        return NONE
+    scale, digits = (1.0, 2) if metric in FACTORS else (100.0, 1)
+    deviation = "" if ours.deviation is None else f" ± {scale * ours.deviation:.{digits}f}"
+    return f"{scale * ours.mean:.{digits}f}{deviation}"
+
+
+def _published(figure: Figure | None) -> str:
+    if figure is None:
+        return NONE
+    return f"{figure.mean:.1f}" + ("" if figure.spread is None else f" ± {figure.spread:.1f}")
+
+
+def _difference(ours: Spread | None, figure: Figure | None, metric: str) -> str:
+    if ours is None or figure is None:
+        return NONE
+    return f"{ours.mean - figure.mean:+.2f}" if metric in FACTORS else f"{100 * ours.mean - figure.mean:+.1f}"
+
+
+def _source(found: Measured) -> list[str]:
+    count, asked = len(found.rows), len(found.cell.trials)
+    seeds = NONE if not asked else str(count) if count == asked else f"{count} of {asked}"
+    if not count:
+        return [seeds, NONE, NONE, NONE, _why(found)]
+    hardware = " and ".join(dict.fromkeys(row["hardware"] for row in found.rows))
+    commits = " and ".join(dict.fromkeys(commit_text(row["commit"]) for row in found.rows))
+    return [seeds, str(found.collapsed), hardware, commits, ""]
+
+
+def _why(found: Measured) -> str:
+    """Why a cell has no rows; a bound such as chance is no measurement at all."""
+    needs = found.cell.needs
+    return "" if needs == "" else "not run" if needs is None else f"not run: needs {needs}"
+
+
+def quick_note(reproduction: Reproduction) -> str:
+    """What the small version is, said in every output of it."""
+    if not reproduction.quick:
+        return ""
+    data = dict.fromkeys(
+        f"{title_of(trial.dataset)} for {title_of(cell.dataset)}"
+        for cell in reproduction.cells
+        for trial in cell.trials
+    )
+    if not data:
+        return "**Quick version**: fewer and shorter runs than the whole."
+    epochs = " and ".join(dict.fromkeys(str(trial.config.epochs) for trial in reproduction.trials))
+    instead = f"{'; '.join(data)}; {epochs} epochs, a small network"
+    return f"**Quick version**, not the paper's experiment: {instead}. Nothing in it compares with the paper's figures."
+
+
+def _notes(reproduction: Reproduction, measured: Sequence[Measured]) -> list[str]:
+    rows = [row for found in measured for row in found.rows]
+    shares = [METRICS[metric] for metric in reproduction.metrics if metric not in FACTORS]
+    unit = f"{', '.join(shares).capitalize()} in percent on test images; means" if shares else "Means"
+    notes = [
+        f"{unit} ± standard deviation (n - 1) over seeds. *Collapsed*: seeds that predict one class for every image."
+    ]
+    notes += [reproduction.notes] if reproduction.notes and not reproduction.quick else []
+    notes += [f"{origin(rows)}."] if rows else ["Nothing is measured yet."]
+    return notes
+
+
+def write_table(
+    table: Table, folder: Path, title: str, before: Sequence[str] = (), figures: Sequence[Path] = ()
+) -> list[Path]:
+    """Write `table.md`, with title, sentences and figures, `table.csv`, and `table.json` where there are records."""
+    pictures = [f"![{path.stem}]({path.name})" for path in figures]
+    page = "\n\n".join([f"# {title}", *(text for text in before if text), table.markdown(), *pictures]) + "\n"
+    files = [write_text(folder / "table.md", page), write_text(folder / "table.csv", table.csv())]
+    if table.records:
+        content = {"title": title, "cells": list(table.records), "notes": list(table.notes)}
+        files.append(write_json(folder / "table.json", content))
+    return files

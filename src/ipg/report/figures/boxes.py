@@ -1,0 +1,162 @@
+"""How the seeds of several settings are spread, as box plots, with published figures beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from ipg.report.figures.drawing import (
+    INK,
+    MUTED,
+    PAPER,
+    SERIES,
+    TRACK,
+    canvas,
+    draw_title,
+    fit,
+    style,
+    title_room,
+    to_svg,
+)
+
+__all__ = ["Box", "BoxSeries", "Boxes", "boxes_data", "draw_boxes"]
+
+
+@dataclass(frozen=True)
+class Box:
+    """The spread of some values: their extremes, quartiles and median, and the values themselves."""
+
+    low: float
+    first: float
+    median: float
+    third: float
+    high: float
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class BoxSeries:
+    """One setting over all categories; None where it was not measured."""
+
+    name: str
+    series: str
+    boxes: tuple[Box | None, ...]
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """A box for each category and setting."""
+
+    about: str
+    across: str
+    """What the categories are."""
+    categories: tuple[str, ...]
+    series: tuple[BoxSeries, ...]
+    published: tuple[tuple[float, float | None] | None, ...]
+    """Mean and deviation by category, as shares."""
+    detail: str = ""
+    """A line beneath the title."""
+
+
+def boxes_data(
+    about: str,
+    across: str,
+    categories: Sequence[str],
+    values: Mapping[str, Sequence[Sequence[float]]],
+    published: Sequence[tuple[float, float | None] | None] = (),
+    *,
+    detail: str = "",
+) -> Boxes:
+    """Boxes of `values`: shares by setting, then by category; quartiles interpolate between values."""
+    slots = ["after", "other-1", "other-2", "other-3", "other-4", "other-5", "other-6"]
+    series = tuple(
+        BoxSeries(name, slot, tuple(_box(cell) for cell in cells))
+        for (name, cells), slot in zip(values.items(), slots, strict=False)
+    )
+    return Boxes(about, across, tuple(categories), series, tuple(published) or (None,) * len(categories), detail)
+
+
+def _box(values: Sequence[float]) -> Box | None:
+    if not values:
+        return None
+    low, first, median, third, high = (float(q) for q in np.percentile(values, [0, 25, 50, 75, 100]))
+    return Box(low, first, median, third, high, tuple(values))
+
+
+def draw_boxes(data: Boxes, *, name: str = "boxes", width: int = 520, height: int = 330) -> str:
+    """Boxes side by side, whiskers to the extremes, a dot a seed; the published mean ± deviation as a diamond.
+
+    Empty where nothing was measured.
+    """
+    if not any(box for series in data.series for box in series.boxes):
+        return ""
+    quoted = any(data.published)
+    rows = len(data.series) + quoted
+    with style():
+        head = title_room(data.detail)
+        top, left, right, bottom = head + 12 + 22 * rows, 58, 12, 48  # pixels
+        height += head + 22 * rows
+        figure, ground = canvas(width, height)
+        draw_title(ground, data.about, data.detail, width)
+        for i, series in enumerate(data.series):
+            ground.add_patch(Rectangle((2, head + 9 + 22 * i), 12, 12, linewidth=0, color=SERIES[series.series]))
+            ground.text(24, head + 19 + 22 * i, fit(series.name, width - 24, 12), color=INK, fontsize=12)
+        if quoted:
+            y = head + 15 + 22 * len(data.series)
+            ground.plot([8], [y], marker="D", color=INK, markersize=6)
+            ground.text(24, y + 4, "the paper, mean ± standard deviation", color=INK, fontsize=12)
+        axes = figure.add_axes(
+            (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
+        )
+        slots = len(data.series) + quoted
+        wide = 0.8 / slots
+        for s, series in enumerate(data.series):
+            for c, box in enumerate(series.boxes):
+                if box is not None:
+                    _draw_box(axes, c - 0.4 + wide * (s + 0.5), 0.7 * wide, box, SERIES[series.series])
+        for c, cell in enumerate(data.published):
+            if cell is not None:
+                x = c - 0.4 + wide * (slots - 0.5)
+                axes.errorbar(
+                    [x], [cell[0]], yerr=None if cell[1] is None else [cell[1]], marker="D", markersize=6, color=INK,
+                    elinewidth=1.5, capsize=4, zorder=3,
+                )  # fmt: skip
+        axes.set_xlim(-0.5, len(data.categories) - 0.5)
+        axes.set_xticks(range(len(data.categories)), data.categories)
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g}\N{NO-BREAK SPACE}%"))
+        axes.set_xlabel(data.across, color=MUTED, fontsize=12, labelpad=6)
+        axes.tick_params(length=0, labelsize=12, labelcolor=MUTED, pad=8)
+        axes.grid(axis="y", color=TRACK, linewidth=1)
+        axes.set_axisbelow(True)
+        axes.patch.set_visible(False)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        return to_svg(figure, name, f"{data.about}. {_spoken(data)}")
+
+
+def _draw_box(axes: Axes, x: float, wide: float, box: Box, colour: str) -> None:
+    axes.plot([x, x], [box.low, box.high], color=colour, linewidth=1.5, solid_capstyle="butt")
+    axes.add_patch(
+        Rectangle((x - wide / 2, box.first), wide, box.third - box.first, facecolor=PAPER, edgecolor=colour, zorder=2)
+    )
+    axes.plot([x - wide / 2, x + wide / 2], [box.median] * 2, color=colour, linewidth=2.5, zorder=3)
+    axes.plot([x] * len(box.values), box.values, linestyle="", marker="o", markersize=3.5, color=colour, zorder=4)
+
+
+def _spoken(data: Boxes) -> str:
+    parts = [
+        f"{series.name}: "
+        + ", ".join(
+            f"{category} median {100 * box.median:.1f} %"
+            for category, box in zip(data.categories, series.boxes, strict=True)
+            if box is not None
+        )
+        for series in data.series
+    ]
+    return "; ".join(parts) + "."

@@ -1,0 +1,146 @@
+"""A measure over two settings as a grid of coloured cells, with published figures and a boundary where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+from ipg.report.figures.drawing import INK, MUTED, PAPER, TRACK, canvas, draw_title, style, title_room, to_svg
+
+__all__ = ["Grid", "GridCell", "draw_grid", "grid_data"]
+
+COLOURS = "cividis"
+"""Rises in brightness all the way, and reads without red-green vision."""
+LEAST_RANGE = 0.1
+"""The colours span at least so much, so that what hardly differs looks alike."""
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """A measure of some seeds, and the published one, as shares; None where there is none."""
+
+    mean: float | None
+    deviation: float | None = None
+    count: int = 0
+    published: float | None = None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells by row, then by column."""
+
+    about: str
+    down: str
+    across: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: tuple[tuple[GridCell, ...], ...]
+    beyond: tuple[tuple[bool, ...], ...]
+    """Whether a cell lies beyond the boundary."""
+    boundary: str | None = None
+    """What the boundary is."""
+    detail: str = ""
+    """A line beneath the title."""
+
+
+def grid_data(
+    about: str,
+    axes: tuple[str, str],
+    values: tuple[Sequence[Any], Sequence[Any]],
+    cells: Mapping[tuple[Any, Any], GridCell],
+    *,
+    beyond: Callable[[Any, Any], bool] | None = None,
+    boundary: str | None = None,
+    detail: str = "",
+) -> Grid:
+    """The grid of `cells`, which are named by their values down and across."""
+    rows, columns = values
+    return Grid(
+        about=about,
+        down=axes[0],
+        across=axes[1],
+        rows=tuple(f"{row:g}" for row in rows),
+        columns=tuple(f"{column:g}" for column in columns),
+        cells=tuple(tuple(cells.get((row, column), GridCell(None)) for column in columns) for row in rows),
+        beyond=tuple(tuple(beyond is not None and beyond(row, column) for column in columns) for row in rows),
+        boundary=boundary,
+        detail=detail,
+    )
+
+
+def draw_grid(data: Grid, *, name: str = "grid", width: int = 520, cell: int = 58) -> str:
+    """A cell a pair of settings: the mean and deviation in it, the published mean beneath. Empty without a mean."""
+    means = [entry.mean for row in data.cells for entry in row if entry.mean is not None]
+    if not means:
+        return ""
+    head = title_room(data.detail)
+    left, top, bottom = 64, head + 40, 28 if data.boundary else 8
+    height = top + cell * len(data.rows) + bottom
+    wide = (width - left - 4) / len(data.columns)
+    high = max(means)
+    low = min(*means, high - LEAST_RANGE)
+    with style():
+        figure, ground = canvas(width, height)
+        draw_title(ground, data.about, data.detail, width)
+        ground.text(left, head + 16, data.across, color=MUTED, fontsize=12)
+        ground.text(0, top - 8, data.down, color=MUTED, fontsize=12)
+        for j, column in enumerate(data.columns):
+            ground.text(left + wide * (j + 0.5), top - 8, column, color=MUTED, fontsize=12, ha="center")
+        for i, row in enumerate(data.cells):
+            y = top + cell * i
+            ground.text(left - 10, y + cell / 2 + 4, data.rows[i], color=MUTED, fontsize=12, ha="right")
+            for j, entry in enumerate(row):
+                _draw_cell(ground, left + wide * j, y, wide - 2, cell - 2, entry, low, high)
+        _draw_boundary(ground, data, left, top, wide, cell)
+        if data.boundary:
+            ground.plot([left, left + 24], [height - 10] * 2, color=INK, linewidth=3)
+            ground.text(left + 32, height - 6, data.boundary, color=INK, fontsize=12)
+        return to_svg(figure, name, f"{data.about}. {_spoken(data)}")
+
+
+def _draw_cell(
+    ground: Axes, x: float, y: float, wide: float, tall: float, entry: GridCell, low: float, high: float
+) -> None:
+    if entry.mean is None:
+        ground.add_patch(Rectangle((x, y), wide, tall, linewidth=0, color=TRACK))
+        ground.text(x + wide / 2, y + tall / 2 + 4, "not run", color=MUTED, fontsize=11, ha="center")
+    else:
+        share = (entry.mean - low) / (high - low)
+        ground.add_patch(Rectangle((x, y), wide, tall, linewidth=0, color=to_hex(colormaps[COLOURS](share))))
+        colour = INK if share > 0.55 else PAPER
+        text = f"{100 * entry.mean:.1f}" + ("" if entry.deviation is None else f" ± {100 * entry.deviation:.1f}")
+        ground.text(x + wide / 2, y + tall / 2 - 1, text, color=colour, fontsize=12, ha="center")
+        if entry.published is not None:
+            told = f"paper {100 * entry.published:.1f}"
+            ground.text(x + wide / 2, y + tall / 2 + 15, told, color=colour, fontsize=10.5, ha="center")
+        return
+    if entry.published is not None:
+        told = f"paper {100 * entry.published:.1f}"
+        ground.text(x + wide / 2, y + tall - 8, told, color=MUTED, fontsize=10.5, ha="center")
+
+
+def _draw_boundary(ground: Axes, data: Grid, left: float, top: float, wide: float, tall: float) -> None:
+    """A line wherever of two neighbours one lies beyond."""
+    for i, row in enumerate(data.beyond):
+        for j, out in enumerate(row):
+            x, y = left + wide * j - 1, top + tall * i - 1
+            if j and out != row[j - 1]:
+                ground.plot([x, x], [y, y + tall], color=INK, linewidth=3, solid_capstyle="projecting")
+            if i and out != data.beyond[i - 1][j]:
+                ground.plot([x, x + wide], [y, y], color=INK, linewidth=3, solid_capstyle="projecting")
+
+
+def _spoken(data: Grid) -> str:
+    parts = [
+        f"{data.down} {row}, {data.across} {column}: {100 * entry.mean:.1f} %"
+        for row, cells in zip(data.rows, data.cells, strict=True)
+        for column, entry in zip(data.columns, cells, strict=True)
+        if entry.mean is not None
+    ]
+    return "; ".join(parts) + "."

@@ -1,0 +1,55 @@
+"""`ipg reproduce`: what there is, what it needs, and tables without running anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipg.cli.reproduce import _paths
+
+
+def test_the_list_names_everything_and_how_it_stands(ipg, tmp_path: Path) -> None:
+    done = ipg("reproduce", "--list", "--results", str(tmp_path))
+    assert done.code == 0
+    for name in ("accuracy_colored_mnist", "pairs", "every_alpha", "theory"):
+        assert f"\n{name}: " in f"\n{done.out}"
+    assert "not measured" in done.out
+    assert "0 of " in done.out
+
+
+def test_a_table_is_made_without_running_anything(ipg, tmp_path: Path) -> None:
+    done = ipg("reproduce", "label_noise", "--table-only", "--results", str(tmp_path), "--output", str(tmp_path / "o"))
+    assert done.code == 0
+    page = (tmp_path / "o" / "label_noise" / "table.md").read_text(encoding="utf-8")
+    assert "97.5 ± 0.6" in page
+    assert "not run" in page
+    assert not (tmp_path / "label_noise").exists()
+
+
+def test_the_schematic_is_drawn(ipg, tmp_path: Path) -> None:
+    done = ipg("reproduce", "schematic", "--output", str(tmp_path))
+    assert done.code == 0
+    assert (tmp_path / "schematic" / "schematic.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "say what to reproduce"),
+        (["pears"], "there is nothing to reproduce called 'pears'"),
+        (["label_noise", "--data-path", "/nowhere/mnist.npz"], "there is no MNIST at /nowhere/mnist.npz"),
+        (["pairs", "--data-path", "a=/x", "--data-path", "a=/y"], "there is one already for a"),
+    ],
+)
+def test_mistakes_are_one_clear_line(ipg, tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = ipg("reproduce", *arguments, "--results", str(tmp_path / "r"), "--output", str(tmp_path / "o"))
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err.strip().splitlines()) == 1
+
+
+def test_paths_count_for_one_data_set_or_for_all() -> None:
+    assert _paths(["/data/x=1", "colored-mnist=/m.npz"]) == {"": "/data/x=1", "colored_mnist": "/m.npz"}
+    with pytest.raises(ValueError, match="all data sets"):
+        _paths(["/a", "/b"])

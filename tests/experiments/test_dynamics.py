@@ -1,0 +1,107 @@
+"""Full-batch training: exact in pieces, the method's own updates, taken up again where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ipg.experiments import dynamics
+from ipg.experiments.ablations import gather_trial
+from ipg.experiments.dynamics import FullBatch, run_dynamics
+from ipg.experiments.reproduce_figures import dynamics_figures
+from ipg.experiments.reproduce_plan import load_reproduction
+from ipg.experiments.study import Trial
+from ipg.guidance import Guidance
+from ipg.training.materials import Materials
+
+pytestmark = pytest.mark.usefixtures("one_thread", "bars")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def full(trial: Callable[..., Trial]) -> Callable[..., Trial]:
+    def make(**changes: Any) -> Trial:
+        return trial("ipg", epochs=4, learning_rate=5e-3, every=1, margin=0.08, **changes)
+
+    return make
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_pieces_add_up_to_the_gradient_of_all_images(full: Callable[..., Trial]) -> None:
+    """Against one backward pass over all images at once, with the weighted mean that torch computes."""
+    config = full(batch=17).config  # the last of 8 pieces is smaller
+    run = FullBatch(config, gather_trial(config), CPU)
+    loss = run._accumulate()
+    found = [parameter.grad.clone() for parameter in run.model.parameters() if parameter.grad is not None]
+    run.optimizer.zero_grad()
+    images, labels = run.table.images.float() / 255, run.table.label
+    whole = F.cross_entropy(run.model(images), labels, weight=run.weight)
+    whole.backward()
+    torch.testing.assert_close(loss, whole.detach())
+    for one, other in zip(found, run.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other.grad, rtol=1e-4, atol=1e-7)
+
+
+def test_it_is_the_methods_step_on_all_images_and_all_pairs(full: Callable[..., Trial]) -> None:
+    config = full(batch=1000, class_weighted=False).config
+    run = FullBatch(config, gather_trial(config), CPU)
+    other = gather_trial(config)
+    model, table, pairs = other.model, other.table.part("train"), other.pairs
+    assert pairs is not None
+    guide = Guidance(model, torch.optim.Adam(model.parameters(), lr=5e-3), alpha=config.alpha, margin=0.08)
+    images = table.images.float() / 255
+    for _ in range(3):
+        run.step()
+        guide.step(lambda: F.cross_entropy(model(images), table.label), pairs.batch(slice(None)))
+    torch.testing.assert_close(weights(run.model), weights(model), rtol=1e-4, atol=1e-6)
+
+
+def test_a_run_that_was_stopped_goes_on(
+    full: Callable[..., Trial], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_dynamics(full())
+    monkeypatch.setattr(dynamics, "SAVE_SECONDS", 0.0)
+
+    def stop(share: float) -> None:
+        if share >= 0.5:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run_dynamics(full(), folder=tmp_path, tell=stop)
+    told: list[float] = []
+    row = run_dynamics(full(), folder=tmp_path, tell=told.append)
+    assert told == [0.75, 1.0]
+    assert row["curves"] == whole["curves"]
+    assert row["metrics"]["average"] == whole["metrics"]["average"]
+    assert [len(curve) for curve in row["curves"].values()] == [4, 4, 4]
+    assert row["metrics"]["task_loss"] == min(row["curves"]["task_loss"])
+    assert row["kind"] == "dynamics"
+
+
+def test_networks_that_mix_images_are_refused(full: Callable[..., Trial]) -> None:
+    config = full().config
+    materials = gather_trial(config)
+    mixing = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(128), nn.Linear(128, 2))
+    with pytest.raises(ValueError, match="BatchNorm"):
+        FullBatch(config, Materials(materials.table, mixing, materials.pairs), CPU)
+    with pytest.raises(ValueError, match="give pairs a number above 0"):
+        FullBatch(config, Materials(materials.table, materials.model), CPU)
+
+
+def test_the_figure_shows_the_least_task_loss_of_all_seeds(full: Callable[..., Trial]) -> None:
+    rows = [run_dynamics(full(seed=seed)) for seed in (0, 1)]
+    figures = dynamics_figures(load_reproduction("dynamics", quick=True), rows)
+    least = min(min(row["curves"]["task_loss"]) for row in rows)
+    assert f"least of all seeds, {least:.3f}" in figures["dynamics-task_loss"]
+    assert "Quick version on bars, 2 seeds" in figures["dynamics-disagreement"]
+    assert set(figures) == {f"dynamics-{name}" for name in ("task_loss", "corrective_loss", "disagreement")}
+    assert dynamics_figures(load_reproduction("dynamics"), []) == {}

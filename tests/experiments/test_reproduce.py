@@ -1,0 +1,237 @@
+"""Reproductions are run, their rows found again, and their tables say what the rows say."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ipg.data.errors import DataError
+from ipg.experiments import reproduce, reproduce_plan
+from ipg.experiments.reproduce import Place, main
+from ipg.experiments.reproduce_list import listing
+from ipg.experiments.reproduce_page import filled, verdict
+from ipg.experiments.reproduce_plan import load_reproduction
+from ipg.experiments.reproduce_rows import all_rows, measure, missing
+from ipg.experiments.reproduce_runtime import step_table, with_cost
+from ipg.experiments.reproduce_table import quick_note, table_of
+from ipg.experiments.study import Trial
+
+SMALL = """
+title = "Number of pairs"
+paper = "tab:pair-sensitivity"
+claim = "More pairs are better."
+metrics = ["average", "worst_group"]
+figure = "boxes"
+axes = ["pairs"]
+seeds = 2
+[[arm]]
+name = "{pairs} pairs"
+paper = "IPG, {pairs} pairs"
+datasets = ["colored_mnist"]
+protocol = "paper"
+method = "ipg"
+vary = { pairs = [40, 124] }
+[[arm]]
+name = "IPG, ResNet-50"
+datasets = ["waterbirds100"]
+protocol = "paper"
+network = "resnet50"
+method = "ipg"
+[[quoted]]
+paper = "IPG, 388 pairs"
+dataset = "colored_mnist"
+needs = "patience"
+[quick]
+seeds = 1
+data = { colored_mnist = "bars" }
+config = { epochs = 1, batch = 32, pairs = 8, pair_batch = 4, held_out_pairs = 4 }
+vary = { pairs = [40] }
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The small reproduction as the only one; an empty folder of results."""
+    folder = tmp_path / "reproductions"
+    folder.mkdir()
+    (folder / "01-small.toml").write_text(SMALL, encoding="utf-8")
+    monkeypatch.setattr(reproduce_plan, "FOLDER", folder)
+    return tmp_path
+
+
+def row(trial: Trial, average: float, **changes: Any) -> dict[str, Any]:
+    """A row of `trial` as the runner writes it."""
+    metrics = {"average": average, "worst_group": average - 0.1, "group_mean": average, "groups": {}}
+    return {
+        "key": trial.key,
+        "study": trial.study,
+        "dataset": trial.dataset,
+        "method": trial.method,
+        "protocol": trial.protocol,
+        "seed": trial.seed,
+        "config": {name: value for name, value in trial.config.flat().items() if name not in ("seed", "data_path")},
+        "split": "test",
+        "metrics": metrics,
+        "seconds": 10.0,
+        "hardware": "a machine",
+        "versions": {"python": "3.99", "torch": "9.9"},
+        "commit": "0123456789abcdef",
+        "date": "2026-01-01",
+        **changes,
+    }
+
+
+def keep(results: Path, study: str, rows: list[dict[str, Any]]) -> None:
+    file = results / study / "trials.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+
+
+def cells(page: str, setting: str) -> list[str]:
+    (line,) = [line for line in page.splitlines() if f"| {setting} |" in line]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_rows_of_any_study_count_where_they_tell_of_the_same_run(small: Path) -> None:
+    found = load_reproduction("small")
+    one, two = found.cells[0].trials
+    rows = [
+        row(one, 0.67, study="another", protocol="of another name", key="k1"),
+        row(two, 0.69, config={**row(two, 0)["config"], "alpha": 0.25}),  # another alpha: another run
+        row(two, 0.71, split="search"),
+    ]
+    keep(small / "results", "another", rows)
+    measured = measure(found, all_rows(small / "results"))
+    assert [entry.values("average") for entry in measured] == [[0.67], [], [], []]
+    left = missing(found, all_rows(small / "results"), {"": str(small / "nowhere")})
+    assert len(left.obstacles) == 1 + 2 + 2
+    assert any("there is no MNIST" in why for why in left.obstacles.values())
+
+
+def test_the_table_sets_ours_beside_the_papers(small: Path) -> None:
+    found = load_reproduction("small")
+    first, second = found.cells[0], found.cells[1]
+    rows = [row(first.trials[0], 0.66), row(first.trials[1], 0.70), row(second.trials[0], 0.712)]
+    table = table_of(found, measure(found, rows))
+    page = table.markdown()
+    # 66 and 70 %: mean 68, deviation sqrt(8) = 2.8; the paper has 67.6 ± 1.5
+    assert cells(page, "40 pairs")[3:7] == ["68.0 ± 2.8", "67.6 ± 1.5", "+0.4", "58.0 ± 2.8"]
+    assert cells(page, "40 pairs")[7:12] == ["0.1 %", "2", "0", "a machine", "`0123456`"]
+    assert cells(page, "124 pairs")[3:9] == ["71.2", "71.2 ± 0.6", "+0.0", "61.2", "0.3 %", "1 of 2"]
+    assert cells(page, "IPG, 388 pairs")[-1] == "not run: needs patience"
+    assert cells(page, "IPG, ResNet-50")[-1].startswith("not run: needs ImageNet weights of ResNet-50")
+    assert "torch 9.9" in page
+    records = {(r["setting"], r["metric"]): r for r in csv.DictReader(io.StringIO(table.csv()))}
+    ours = records["40 pairs", "average"]
+    assert float(ours["mean"]) == pytest.approx(68)
+    assert float(ours["difference"]) == pytest.approx(0.4)
+    assert (ours["paper trials"], ours["version"]) == ("10", "whole")
+    assert records["IPG, 388 pairs", "average"]["mean"] == ""
+
+
+def test_the_verdict_counts_what_the_spreads_allow(small: Path) -> None:
+    found = load_reproduction("small")
+    first, second = found.cells[0], found.cells[1]
+    # 40 pairs: 68 ± 2.8 (n 2) against 67.6 ± 1.5 (n 10): within; 124 pairs: 80 ± 0.1 against 71.2 ± 0.6: above
+    rows = [row(first.trials[0], 0.66), row(first.trials[1], 0.70)]
+    rows += [row(second.trials[0], 0.799), row(second.trials[1], 0.801)]
+    told = verdict(measure(found, rows))
+    assert told == "measured of the paper's figures: 2 of 3 (1 within two standard errors, 1 ours above)."
+    assert verdict(measure(found, [])) == "measured of the paper's figures: 0 of 3."
+
+
+def test_a_page_is_filled_and_checked(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = small / "results.md"
+    page.write_text("before\n<!-- reproduce:small -->\nold\n<!-- /reproduce:small -->\nafter\n", encoding="utf-8")
+    arguments = [str(page), "--results", str(small / "results")]
+    assert main(["--check", *arguments]) == 1
+    assert "run python -m ipg.experiments.reproduce --write" in capsys.readouterr().err
+    assert main(["--write", *arguments]) == 0
+    assert main(["--check", *arguments]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "old" not in text
+    assert "$ ipg reproduce small" in text
+    keep(small / "results", "small", [row(load_reproduction("small").cells[0].trials[0], 0.66)])
+    assert main(["--check", *arguments]) == 1
+    page.write_text("<!-- reproduce:small -->\n", encoding="utf-8")
+    assert main(["--write", *arguments]) == 2
+    assert "<!-- /reproduce:small -->" in capsys.readouterr().err
+
+
+def test_the_projects_own_page_is_what_its_rows_give(repo_root: Path) -> None:
+    page = (repo_root / "docs" / "results.md").read_text(encoding="utf-8")
+    assert filled(page, repo_root / "results") == page
+    assert all(f"<!-- reproduce:{name} -->" in page for name in reproduce_plan.names())
+
+
+@pytest.mark.usefixtures("bars", "one_thread")
+def test_the_small_version_runs_and_says_what_it_is(small: Path) -> None:
+    place = Place(small / "results", small / "out", device="cpu", workers=1, console=Console(quiet=True))
+    written = reproduce.reproduce("small", place, quick=True)
+    assert written.failed == 0
+    assert {path.name for path in written.files} == {"table.md", "table.csv", "table.json", "small-colored_mnist.svg"}
+    page = (written.folder / "table.md").read_text(encoding="utf-8")
+    assert "**Quick version**" in page
+    assert cells(page, "40 pairs")[0] == "bars"
+    assert "difference" not in page
+    assert "quick" in (written.folder / "table.csv").read_text(encoding="utf-8")
+    assert "Quick version" in (written.folder / "small-colored_mnist.svg").read_text(encoding="utf-8")
+    assert not (small / "results").exists()
+    rows = (written.folder / "rows" / "small" / "trials.jsonl").read_text(encoding="utf-8")
+    assert reproduce.reproduce("small", place, quick=True).failed == 0
+    assert (written.folder / "rows" / "small" / "trials.jsonl").read_text(encoding="utf-8") == rows  # nothing twice
+
+
+def test_missing_data_is_one_sentence_and_a_table_can_be_had_without(small: Path) -> None:
+    place = Place(small / "results", small / "out", {"": str(small / "nowhere")}, console=Console(quiet=True))
+    with pytest.raises(DataError, match=r"nothing of small can be run here: there is no MNIST at .*ipg data fetch"):
+        reproduce.reproduce("small", place)
+    tables = Place(small / "results", small / "out", run=False, console=Console(quiet=True))
+    written = reproduce.reproduce("small", tables)
+    assert "67.6 ± 1.5" in (written.folder / "table.md").read_text(encoding="utf-8")
+
+
+def test_the_list_says_what_is_needed_measured_and_done(small: Path) -> None:
+    found = load_reproduction("small")
+    keep(small / "results", "small", [row(found.cells[0].trials[0], 0.66), row(found.cells[0].trials[1], 0.7)])
+    text = "\n".join(listing(small / "results"))
+    assert "small: Number of pairs (tab:pair-sensitivity)" in text
+    assert "MNIST (`ipg data fetch mnist`)" in text
+    assert "resnet50.safetensors" in text
+    assert "ColoredMNIST 40 s on a machine (4 trials of 10 s, the mean of 2 measured)" in text
+    assert "Waterbirds-100 not measured (2 trials)" in text
+    assert "done   2 of 6 trials" in text
+
+
+def test_cost_is_time_over_erm_on_the_same_machine(small: Path) -> None:
+    (file,) = Path(reproduce_plan.__file__).with_name("reproductions").glob("*-runtime.toml")
+    runtime = reproduce_plan.read_reproduction(file, "runtime")
+    plain, guided = runtime.cells[0].trials, next(c for c in runtime.cells if c.name == "IPG, pair batch 128").trials
+    rows = [row(plain[0], 0.1, seconds=8.0), row(plain[1], 0.1, seconds=12.0), row(guided[0], 0.7, seconds=30.0)]
+    rows.append(row(guided[1], 0.7, seconds=30.0, hardware="another machine"))
+    priced = {entry.cell.name: entry for entry in with_cost(measure(runtime, rows))}
+    assert priced["ERM"].values("cost") == [0.8, 1.2]
+    assert priced["IPG, pair batch 128"].rows[0]["metrics"]["cost"] == 3.0
+    assert priced["IPG, pair batch 128"].rows[1]["metrics"]["cost"] is None  # no ERM there
+    assert step_table(small) is None
+
+
+def test_a_whole_reproduction_has_no_note_of_a_small_one(small: Path) -> None:
+    assert quick_note(load_reproduction("small")) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread", "few_images")
+@pytest.mark.parametrize("name", ["ablation_beyond", "corrupted_pairs", "accuracy_celeba", "runtime"])
+def test_small_versions_of_the_project_run(name: str, tmp_path: Path) -> None:
+    place = Place(tmp_path / "results", tmp_path / "out", device="cpu", workers=1, console=Console(quiet=True))
+    written = reproduce.reproduce(name, place, quick=True)
+    assert written.failed == 0
+    page = (written.folder / "table.md").read_text(encoding="utf-8")
+    assert "0 of 1" not in page

@@ -1,0 +1,72 @@
+"""Reproductions that are more than a table of trials: galleries, theory, dynamics, searches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ipg.data import load
+from ipg.experiments.reproduce import Place, reproduce
+from ipg.experiments.reproduce_galleries import gallery
+from ipg.experiments.reproduce_plan import load_reproduction
+from ipg.experiments.reproduce_search import found_settings, search_table
+from ipg.pairs.references import name_of
+
+pytestmark = pytest.mark.usefixtures("one_thread", "few_images")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "results", tmp_path / "out", device="cpu", workers=1, console=Console(quiet=True))
+
+
+def test_galleries_go_to_the_users_folder(place: Place, tmp_path: Path) -> None:
+    written = reproduce("galleries", place, quick=True)
+    assert {path.name for path in written.files} == {
+        "colored_fashion_noisy-perfect.svg",
+        "colored_fashion_noisy-random.svg",
+    }
+    for file in written.files:
+        assert file.is_relative_to(tmp_path / "out")
+        assert file.read_text(encoding="utf-8").count("<image") == 20  # ten pairs of two
+
+
+def test_a_gallery_shows_rejected_pairs_too(tmp_path: Path) -> None:
+    table = load.load("colored_fashion")
+    rows = table.indices("train")[:3].tolist()
+    folder = tmp_path / "pairs-9"
+    folder.mkdir()
+    states = (("0.9", "ok", ""), ("0.2", "rejected", "label changed"), ("0.8", "ok", ""))
+    lines = ["first,second,label,split,builder,score,status,reason"]
+    for row, state in zip(rows, states, strict=True):
+        name = f"data:{name_of(table, row)}"
+        lines.append(",".join([name, name, table.classes[int(table.label[row])], "train", "edited", *state]))
+    (folder / "manifest.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    entry = {"dataset": "colored_fashion", "files": ["pairs-9", "pairs-10"]}
+    (made,), (missing,) = gallery(entry, 5, tmp_path / "out", str(tmp_path))
+    assert "label changed" in made.read_text(encoding="utf-8")
+    assert "there is no pairs-10; make it with `ipg pairs build`" in missing
+
+
+def test_settings_that_a_search_found_stand_beside_the_papers(tmp_path: Path) -> None:
+    found = load_reproduction("hyperparameters")
+    (tmp_path / "colored_mnist").mkdir()
+    (tmp_path / "colored_mnist" / "best.toml").write_text("alpha = 0.3\ntau = 0.0\nepochs = 20\n", encoding="utf-8")
+    lines = search_table(found, found_settings(found, tmp_path)).lines
+    assert lines[0][:4] == ("ColoredMNIST", "paper", "0.5", "0")
+    assert lines[1][:4] == ("ColoredMNIST", "ours", "0.3", "0")
+    assert lines[3][-1] == "not run"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["theory", "dynamics", "hyperparameters"])
+def test_small_versions_run(name: str, place: Place) -> None:
+    written = reproduce(name, place, quick=True)
+    assert written.failed == 0
+    page = (written.folder / "table.md").read_text(encoding="utf-8")
+    assert "**Quick version**" in page
+    assert "not run" not in page
+    for figure in written.folder.glob("*.svg"):
+        assert "uick version" in figure.read_text(encoding="utf-8")

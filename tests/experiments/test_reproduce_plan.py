@@ -1,0 +1,116 @@
+"""Reproductions as data: every file can be read, and its cells are what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipg.config import ConfigError
+from ipg.experiments.arms import published
+from ipg.experiments.reproduce_plan import load_reproduction, names, read_reproduction
+from ipg.experiments.study import find_study
+
+SMALL = """
+title = "Small"
+paper = "tab:pair-sensitivity"
+claim = "…"
+figure = "boxes"
+axes = ["pairs"]
+[[arm]]
+name = "{pairs} pairs"
+paper = "IPG, {pairs} pairs"
+datasets = ["colored_mnist", "waterbirds100"]
+protocol = "paper"
+method = "ipg"
+vary = { pairs = [40, 124] }
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "01-small.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["whole", "quick"])
+@pytest.mark.parametrize("name", names())
+def test_all_can_be_read_and_the_small_version_needs_no_file(name: str, quick: bool) -> None:
+    found = load_reproduction(name, quick=quick)
+    assert found.title
+    if quick:
+        for trial in found.trials:
+            assert trial.dataset.startswith("colored_fashion")
+            assert trial.config.weights is None
+            assert isinstance(trial.config.pairs, int)
+        if load_reproduction(name).trials:
+            assert found.trials, "there is nothing to try on embedded images"
+
+
+def test_every_cell_of_the_paper_is_reproduced_or_quoted() -> None:
+    """No figure of the paper is left out of the tables."""
+    shown = {figure for name in names() for cell in load_reproduction(name).cells for figure in cell.figures.values()}
+    assert set(published()) - shown == set()
+
+
+def test_what_varies_makes_cells_on_every_data_set(tmp_path: Path) -> None:
+    found = read_reproduction(write(tmp_path, SMALL), "small")
+    assert [(cell.dataset, cell.name) for cell in found.cells] == [
+        ("colored_mnist", "40 pairs"),
+        ("colored_mnist", "124 pairs"),
+        ("waterbirds100", "40 pairs"),
+        ("waterbirds100", "124 pairs"),
+    ]
+    first, *_, last = found.cells
+    assert (first.figures["average"].mean, last.figures["worst_group"].mean) == (67.6, 86.3)
+    assert [trial.seed for trial in first.trials] == list(range(10))
+    assert (first.trials[0].config.pairs, last.trials[0].config.pairs) == (40, "pairs-124")
+    assert (first.trials[0].config.alpha, last.trials[0].config.alpha) == (0.5, 0.1)  # the paper's, by data set
+
+
+def test_the_small_version_keeps_what_varies_and_drops_the_rest(tmp_path: Path) -> None:
+    text = SMALL.replace("pairs = [40, 124]", "pair_batch = [64]").replace("pairs}", "pair_batch}")
+    found = read_reproduction(write(tmp_path, text), "small", quick=True)
+    trial = found.cells[0].trials[0]
+    assert (trial.dataset, trial.config.pair_batch, trial.config.epochs) == ("colored_fashion_noisy", 64, 2)
+    few = read_reproduction(write(tmp_path, SMALL + "[quick]\nseeds = 1\nvary = { pairs = [40] }\n"), "s", quick=True)
+    assert [(cell.name, len(cell.trials)) for cell in few.cells] == [("40 pairs", 1)] * 2
+
+
+def test_options_may_vary_and_defaults_are_spelled_out(tmp_path: Path) -> None:
+    text = SMALL.replace('method = "ipg"', 'method = "joint"').replace(
+        "vary = { pairs = [40, 124] }", 'vary = { "options.order" = ["sum"] }'
+    )
+    found = read_reproduction(write(tmp_path, text.replace("{pairs}", "{order}")), "small")
+    assert found.cells[0].trials[0].config.options == {"order": "sum", "loss": "alignment"}
+    assert found.cells[0].name == "sum pairs"
+
+
+def test_the_arm_of_a_study_is_that_studys(tmp_path: Path) -> None:
+    arm = '[[arm]]\nname = "IPG"\ndatasets = ["colored_mnist"]\nprotocol = "tuned"\nmethod = "ipg"\n'
+    given = 'study = { name = "colored_mnist_tuned", dataset = "colored_mnist" }\n'
+    found = read_reproduction(write(tmp_path, SMALL + arm + given), "small")
+    tuned = find_study("colored_mnist_tuned")
+    assert [trial.key for trial in found.cells[2].trials] == [trial.key for trial in tuned.trials]
+    wrong = SMALL + arm.replace('"tuned"', '"never"') + given
+    with pytest.raises(ConfigError, match="has no ipg"):
+        read_reproduction(write(tmp_path, wrong), "small")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (SMALL.replace("claim", "clam"), "unknown key 'clam'; .*lacks 'claim'"),
+        (SMALL.replace("vary =", "varied ="), "arm 1: unknown key 'varied'"),
+        (SMALL.replace('["colored_mnist", "waterbirds100"]', '["elsewhere"]'), "no settings 'paper' for 'elsewhere'"),
+        (SMALL.replace("pairs = [40, 124]", "alpha = [2.0]").replace("pairs}", "alpha}"), "arm 1: alpha=2.0"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, wrong: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_reproduction(write(tmp_path, wrong), "small")
+
+
+def test_an_unknown_name_lists_those_there_are() -> None:
+    with pytest.raises(ConfigError, match="'pears'; there are accuracy_colored_mnist, "):
+        load_reproduction("pears")

@@ -1,0 +1,41 @@
+"""Boxes: their numbers against hand-worked quartiles, their drawing against what has to be seen."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+from ipg.report.figures.boxes import boxes_data, draw_boxes
+
+DATA = {"ours": [[0.1, 0.2, 0.3, 0.4, 0.9], []], "others": [[], [0.5]]}
+
+
+def texts(svg: str) -> list[str]:
+    return [element.text or "" for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_quartiles_and_extremes() -> None:
+    data = boxes_data("Seeds", "pairs", ["40", "124"], DATA)
+    first, second = data.series
+    assert first.boxes[1] is None
+    box = first.boxes[0]
+    assert box is not None
+    assert (box.low, box.first, box.median, box.third, box.high) == (0.1, 0.2, 0.3, 0.4, 0.9)
+    alone = second.boxes[1]
+    assert alone is not None
+    assert alone.low == alone.median == alone.high == 0.5
+    assert first.series != second.series
+
+
+def test_the_drawing_names_series_categories_and_the_paper() -> None:
+    published = [(0.676, 0.015), None]
+    svg = draw_boxes(boxes_data("Seeds", "pairs", ["40", "124"], DATA, published, detail="on small images"))
+    shown = texts(svg)
+    for wanted in ("Seeds", "on small images", "ours", "others", "40", "124", "pairs"):
+        assert wanted in shown
+    assert "the paper, mean ± standard deviation" in shown
+    assert "median 30.0 %" in (ET.fromstring(svg).get("aria-label") or "")
+    assert "the paper, mean ± standard deviation" not in texts(draw_boxes(boxes_data("S", "p", ["40", "124"], DATA)))
+
+
+def test_nothing_measured_draws_nothing() -> None:
+    assert draw_boxes(boxes_data("Seeds", "pairs", ["40"], {"ours": [[]]}, [(0.6, None)])) == ""
