@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ipg.config import RunConfig
-from ipg.experiments.search_plan import Plan
-from ipg.experiments.search_trial import SearchTrial
+from ipg.experiments.search.plan import Plan
+from ipg.experiments.search.trial import SearchTrial
 from ipg.methods.space import Choice, Uniform
 
 
@@ -109,7 +109,7 @@ def wait_for(what: Any, *, seconds: float = 120.0) -> None:
 if __name__ == "__main__":
     import search_stubs  # itself, by the name that workers find it by
 
-    from ipg.experiments.search import search
+    from ipg.experiments.search.run import search
 
     folder, notes, function, trials, workers, *storage = sys.argv[1:]
     found = search(

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ipg.experiments import dynamics
 from ipg.experiments.ablations import gather_trial
-from ipg.experiments.dynamics import FullBatch, run_dynamics
-from ipg.experiments.reproduce_figures import dynamics_figures
-from ipg.experiments.reproduce_plan import load_reproduction
+from ipg.experiments.reproduce import dynamics
+from ipg.experiments.reproduce.dynamics import FullBatch, run_dynamics
+from ipg.experiments.reproduce.figures import dynamics_figures
+from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.study import Trial
 from ipg.guidance import Guidance
 from ipg.training.materials import Materials

@@ -12,14 +12,15 @@ import pytest
 from rich.console import Console
 
 from ipg.data.errors import DataError
-from ipg.experiments import reproduce, reproduce_plan
-from ipg.experiments.reproduce import Place, main
-from ipg.experiments.reproduce_list import listing
-from ipg.experiments.reproduce_page import filled, verdict
-from ipg.experiments.reproduce_plan import load_reproduction
-from ipg.experiments.reproduce_rows import all_rows, measure, missing
-from ipg.experiments.reproduce_runtime import step_table, with_cost
-from ipg.experiments.reproduce_table import quick_note, table_of
+from ipg.experiments.reproduce import plan as reproduce_plan
+from ipg.experiments.reproduce import run as reproduce
+from ipg.experiments.reproduce.list import listing
+from ipg.experiments.reproduce.page import filled, verdict
+from ipg.experiments.reproduce.plan import load_reproduction
+from ipg.experiments.reproduce.rows import all_rows, measure, missing
+from ipg.experiments.reproduce.run import Place, main
+from ipg.experiments.reproduce.runtime import step_table, with_cost
+from ipg.experiments.reproduce.table import quick_note, table_of
 from ipg.experiments.study import Trial
 
 SMALL = """

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from ipg.data import load
-from ipg.experiments.reproduce import Place, reproduce
-from ipg.experiments.reproduce_galleries import gallery
-from ipg.experiments.reproduce_plan import load_reproduction
-from ipg.experiments.reproduce_search import found_settings, search_table
+from ipg.experiments.reproduce.galleries import gallery
+from ipg.experiments.reproduce.plan import load_reproduction
+from ipg.experiments.reproduce.run import Place, reproduce
+from ipg.experiments.reproduce.search import found_settings, search_table
 from ipg.pairs.references import name_of
 
 pytestmark = pytest.mark.usefixtures("one_thread", "few_images")

@@ -8,7 +8,7 @@ import pytest
 
 from ipg.config import ConfigError
 from ipg.experiments.arms import published
-from ipg.experiments.reproduce_plan import load_reproduction, names, read_reproduction
+from ipg.experiments.reproduce.plan import load_reproduction, names, read_reproduction
 from ipg.experiments.study import find_study
 
 SMALL = """

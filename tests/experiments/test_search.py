@@ -15,10 +15,10 @@ import pytest
 from rich.console import Console
 
 from ipg.config import RunConfig, load_config
-from ipg.experiments import search as module
-from ipg.experiments import search_objective
-from ipg.experiments.search import BEST, make_plan, search
-from ipg.experiments.search_result import Found
+from ipg.experiments.search import objective as search_objective
+from ipg.experiments.search import run as module
+from ipg.experiments.search.result import Found
+from ipg.experiments.search.run import BEST, make_plan, search
 from ipg.experiments.store import Store, read_rows
 from ipg.methods.space import Uniform
 

@@ -10,7 +10,7 @@ import torch
 
 from ipg.data import load
 from ipg.data.table import ImageTable
-from ipg.experiments.search_objective import choose_objective, group_mean, split_of, value_of, without_test
+from ipg.experiments.search.objective import choose_objective, group_mean, split_of, value_of, without_test
 
 
 def test_test_images_are_gone(make_table: Callable[..., ImageTable]) -> None:

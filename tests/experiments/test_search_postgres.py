@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from ipg.experiments.search import search
-from ipg.experiments.search_postgres import open_postgres
+from ipg.experiments.search.postgres import open_postgres
+from ipg.experiments.search.run import search
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +106,7 @@ def test_locks_are_one_connections(server: str, name: str) -> None:
 def test_locks_die_with_their_process(search_stubs: Any, server: str, name: str) -> None:
     code = f"""
 import time
-from ipg.experiments.search_postgres import open_postgres
+from ipg.experiments.search.postgres import open_postgres
 _, holds = open_postgres({server!r}, {name!r})
 print(holds.hold(7), flush=True)
 time.sleep(600)

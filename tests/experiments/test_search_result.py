@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ipg.config import RunConfig, load_config
-from ipg.experiments.search_plan import Plan, Tried
-from ipg.experiments.search_result import Found, to_toml
+from ipg.experiments.search.plan import Plan, Tried
+from ipg.experiments.search.result import Found, to_toml
 from ipg.methods.space import Choice, LogUniform
 
 ORIGIN = {"commit": "abc", "hardware": "a machine", "versions": {"torch": "2.8"}}

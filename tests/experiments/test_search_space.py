@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ipg.config import ConfigError, RunConfig
-from ipg.experiments.search_space import COMMON, SETTLED, configure, describe, gather_space
+from ipg.experiments.search.space import COMMON, SETTLED, configure, describe, gather_space
 from ipg.methods import METHODS, method_class
 from ipg.methods.space import Choice, LogUniform, Range, Uniform, Whole, ZeroOr
 

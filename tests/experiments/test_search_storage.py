@@ -10,8 +10,8 @@ import optuna
 import pytest
 import sqlalchemy.exc
 
-from ipg.experiments.search_postgres import mask, open_postgres, speaking_clearly
-from ipg.experiments.search_storage import FileHolds, open_storage
+from ipg.experiments.search.postgres import mask, open_postgres, speaking_clearly
+from ipg.experiments.search.storage import FileHolds, open_storage
 
 SECRET = "postgresql://bob:s3cr%40t@db.example:5433/searches?password=hidden"
 
@@ -20,7 +20,7 @@ def test_locks_are_one_processs_and_die_with_it(tmp_path: Path) -> None:
     code = f"""
 import sys, time
 from pathlib import Path
-from ipg.experiments.search_storage import FileHolds
+from ipg.experiments.search.storage import FileHolds
 holds = FileHolds(Path({str(tmp_path)!r}))
 print(holds.hold(7), flush=True)
 time.sleep(60)
@@ -120,7 +120,7 @@ def test_everything_but_a_search_does_without_optuna() -> None:
     code = """
 import sys
 sys.modules["optuna"] = sys.modules["sqlalchemy"] = sys.modules["psycopg"] = None
-import ipg.cli, ipg.notebook, ipg.experiments.runner, ipg.experiments.search, ipg.report.search_page
+import ipg.cli, ipg.notebook, ipg.experiments.runner, ipg.experiments.search.run, ipg.report.search_page
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -14,10 +14,10 @@ import optuna
 import pytest
 
 from ipg.config import ConfigError, RunConfig
-from ipg.experiments.search_plan import Plan
-from ipg.experiments.search_storage import open_storage
-from ipg.experiments.search_study import Ledger
-from ipg.experiments.search_trial import SearchTrial
+from ipg.experiments.search.plan import Plan
+from ipg.experiments.search.storage import open_storage
+from ipg.experiments.search.study import Ledger
+from ipg.experiments.search.trial import SearchTrial
 from ipg.methods.space import Choice, LogUniform, Uniform, Whole, ZeroOr
 
 WIDE = {

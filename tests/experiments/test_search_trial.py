@@ -11,8 +11,9 @@ import pytest
 
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
-from ipg.experiments import search_objective, search_trial
-from ipg.experiments.search_trial import WORST, SearchTrial, in_words, limits, run_search_trial
+from ipg.experiments.search import objective as search_objective
+from ipg.experiments.search import trial as search_trial
+from ipg.experiments.search.trial import WORST, SearchTrial, in_words, limits, run_search_trial
 from ipg.training import materials
 from ipg.training.folder import read_jsonl
 

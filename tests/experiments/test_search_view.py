@@ -11,9 +11,9 @@ from rich.console import Console
 
 from ipg.config import RunConfig
 from ipg.experiments.attempt import Ended
-from ipg.experiments.search_plan import Tried
-from ipg.experiments.search_trial import SearchTrial
-from ipg.experiments.search_view import SearchView
+from ipg.experiments.search.plan import Tried
+from ipg.experiments.search.trial import SearchTrial
+from ipg.experiments.search.view import SearchView
 from ipg.experiments.store import Store
 
 

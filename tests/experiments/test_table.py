@@ -12,10 +12,10 @@ import pytest
 from ipg.experiments.arms import arms_of, collapsed, figure_of, published, spread
 from ipg.experiments.study import ADDED, Trial, load_study
 from ipg.experiments.table import fill, main
-from ipg.experiments.table_long import results_page
-from ipg.experiments.table_rows import measured
-from ipg.experiments.table_short import dataset_table
-from ipg.experiments.table_text import NONE
+from ipg.experiments.tables.long import results_page
+from ipg.experiments.tables.rows import measured
+from ipg.experiments.tables.short import dataset_table
+from ipg.experiments.tables.text import NONE
 
 STUDY = """
 dataset = "colored_mnist"

@@ -16,9 +16,9 @@ from ipg.cli import app
 from ipg.evaluation.spread import bootstrap
 from ipg.experiments.arms import Figure
 from ipg.experiments.study import load_study
-from ipg.experiments.table_formats import FORMATS
-from ipg.experiments.table_rows import ProvenanceError, measured_of
-from ipg.experiments.table_study import METRICS, StudyTable, study_table
+from ipg.experiments.tables.formats import FORMATS
+from ipg.experiments.tables.rows import ProvenanceError, measured_of
+from ipg.experiments.tables.study import METRICS, StudyTable, study_table
 from ipg.report.table_page import as_html
 
 STUDY = """

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ipg.experiments.reproduce_plan import load_reproduction
-from ipg.experiments.reproduce_theory import descent_table, schematic, stability_table
-from ipg.experiments.theory import ALPHA, WAYS, Descent, Problems, descend, longest
-from ipg.experiments.theory_schematic import run_schematic, task_loss_surface
-from ipg.experiments.theory_stability import Stability, excursions, observe
+from ipg.experiments.reproduce.plan import load_reproduction
+from ipg.experiments.reproduce.theory import descent_table, schematic, stability_table
+from ipg.experiments.theory.descent import ALPHA, WAYS, Descent, Problems, descend, longest
+from ipg.experiments.theory.schematic import run_schematic, task_loss_surface
+from ipg.experiments.theory.stability import Stability, excursions, observe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BY_NAME = {way.name: way for way in WAYS}

@@ -127,7 +127,7 @@ def _collect(
 ) -> Comparison:
     """The rows of the study, and why others are missing."""
     from ipg.experiments.store import Store, read_rows
-    from ipg.experiments.table_text import NAMES
+    from ipg.experiments.tables.text import NAMES
     from ipg.report.compared import Comparison, MethodRows, series_of
 
     store = Store(folder)

@@ -52,7 +52,7 @@ def reproduce(
     Exits with 1 where trials have failed; a failed trial does not stop the others.
     """
     if show:
-        from ipg.experiments.reproduce_list import listing
+        from ipg.experiments.reproduce.list import listing
 
         typer.echo("\n".join(listing(results)))
         return
@@ -61,8 +61,8 @@ def reproduce(
 
     from rich.console import Console
 
-    from ipg.experiments.reproduce import Place
-    from ipg.experiments.reproduce import reproduce as run
+    from ipg.experiments.reproduce.run import Place
+    from ipg.experiments.reproduce.run import reproduce as run
 
     place = Place(results, output, _paths(where or []), device, workers, not table_only, Console())
     written = run(name, place, quick=quick)

@@ -87,12 +87,12 @@ def search(
 
     base = load_config(config, overrides=settings) if config is not None else RunConfig.from_mapping(settings)
 
-    from ipg.experiments.search_storage import require_optuna
+    from ipg.experiments.search.storage import require_optuna
 
     require_optuna()  # torch takes seconds to load: what is missing does not wait for it
 
-    from ipg.experiments.search import BEST, make_plan
-    from ipg.experiments.search import search as run
+    from ipg.experiments.search.run import BEST, make_plan
+    from ipg.experiments.search.run import search as run
     from ipg.report.search_page import write_search
 
     plan = make_plan(

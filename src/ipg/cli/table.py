@@ -39,9 +39,9 @@ def table(
     study = find_study(name)
 
     from ipg.experiments.arms import published
-    from ipg.experiments.table_formats import FORMATS
-    from ipg.experiments.table_rows import measured_of
-    from ipg.experiments.table_study import study_table
+    from ipg.experiments.tables.formats import FORMATS
+    from ipg.experiments.tables.rows import measured_of
+    from ipg.experiments.tables.study import study_table
     from ipg.files import write_text
     from ipg.report.table_page import as_html
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from ipg.experiments.arms import published
 from ipg.experiments.store import read_rows
 from ipg.experiments.study import STUDIES
-from ipg.experiments.table_long import results_page
-from ipg.experiments.table_rows import measured
-from ipg.experiments.table_short import dataset_table
-from ipg.experiments.table_text import markdown, origin, short
+from ipg.experiments.tables.long import results_page
+from ipg.experiments.tables.rows import measured
+from ipg.experiments.tables.short import dataset_table
+from ipg.experiments.tables.text import markdown, origin, short
 from ipg.files import write_text
 
 __all__ = ["fill", "markdown", "origin", "short"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ipg.experiments.search_result import OBJECTIVES, Found
-from ipg.experiments.search_space import describe
-from ipg.experiments.search_trial import in_words
+from ipg.experiments.search.result import OBJECTIVES, Found
+from ipg.experiments.search.space import describe
+from ipg.experiments.search.trial import in_words
 from ipg.files import write_text
 from ipg.report.figures.search import draw_shares, draw_worth, history_data, importance_data, slices_data
 from ipg.report.html import inline, rendered, write_page

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ipg.experiments.reproduce_rows import Measured
+from ipg.experiments.reproduce.rows import Measured
 from ipg.experiments.store import read_rows
-from ipg.experiments.table_text import markdown, short
+from ipg.experiments.tables.text import markdown, short
 
 __all__ = ["step_table", "with_cost"]
 

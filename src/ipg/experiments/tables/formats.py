@@ -8,8 +8,8 @@ import json
 import re
 from collections.abc import Callable
 
-from ipg.experiments.table_study import StudyTable
-from ipg.experiments.table_text import markdown, wrapped
+from ipg.experiments.tables.study import StudyTable
+from ipg.experiments.tables.text import markdown, wrapped
 
 __all__ = ["FORMATS", "as_csv", "as_json", "as_latex", "as_markdown"]
 

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from ipg.config import RunConfig
-from ipg.experiments.search_objective import Objective, group_mean, readable, value_of
+from ipg.experiments.search.objective import Objective, group_mean, readable, value_of
 from ipg.experiments.study import ELSEWHERE, Trial
 from ipg.guidance import CollapseError, NonFiniteError
 from ipg.training.device import resolve_device

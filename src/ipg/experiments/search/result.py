@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ipg.config import RunConfig
-from ipg.experiments.search_objective import Objective
-from ipg.experiments.search_plan import Plan, Tried
-from ipg.experiments.search_space import configure, describe
-from ipg.experiments.search_trial import in_words
+from ipg.experiments.search.objective import Objective
+from ipg.experiments.search.plan import Plan, Tried
+from ipg.experiments.search.space import configure, describe
+from ipg.experiments.search.trial import in_words
 from ipg.experiments.study import ELSEWHERE
 from ipg.files import write_text
 

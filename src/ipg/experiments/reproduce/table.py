@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ipg.experiments.arms import Figure, Spread
-from ipg.experiments.reproduce_plan import Reproduction, title_of
-from ipg.experiments.reproduce_rows import Measured
-from ipg.experiments.table_study import METRICS as SHARES
-from ipg.experiments.table_text import commit_text, markdown, origin
+from ipg.experiments.reproduce.plan import Reproduction, title_of
+from ipg.experiments.reproduce.rows import Measured
+from ipg.experiments.tables.study import METRICS as SHARES
+from ipg.experiments.tables.text import commit_text, markdown, origin
 from ipg.files import write_json, write_text
 
 __all__ = ["METRICS", "Table", "quick_note", "table_of", "write_table"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ipg.experiments.arms import Arm, Figure, Row, figure_of
-from ipg.experiments.table_rows import Measured
-from ipg.experiments.table_text import (
+from ipg.experiments.tables.rows import Measured
+from ipg.experiments.tables.text import (
     NAMES,
     NONE,
     code,

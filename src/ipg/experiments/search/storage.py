@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from filelock import FileLock, Timeout
 
-from ipg.experiments.search_postgres import EXTRA, open_postgres
+from ipg.experiments.search.postgres import EXTRA, open_postgres
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ipg.experiments.arms import Figure, Spread
-from ipg.experiments.reproduce_plan import Reproduction, load_reproduction
-from ipg.experiments.reproduce_rows import Measured, all_rows, measure
-from ipg.experiments.reproduce_runtime import step_table, with_cost
-from ipg.experiments.reproduce_search import found_settings, search_table
-from ipg.experiments.reproduce_table import FACTORS, table_of
+from ipg.experiments.reproduce.plan import Reproduction, load_reproduction
+from ipg.experiments.reproduce.rows import Measured, all_rows, measure
+from ipg.experiments.reproduce.runtime import step_table, with_cost
+from ipg.experiments.reproduce.search import found_settings, search_table
+from ipg.experiments.reproduce.table import FACTORS, table_of
 
 __all__ = ["filled", "verdict"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ipg.experiments.dynamics import CURVES
-from ipg.experiments.reproduce_plan import Reproduction, title_of
-from ipg.experiments.reproduce_rows import Measured
-from ipg.experiments.reproduce_table import METRICS
+from ipg.experiments.reproduce.dynamics import CURVES
+from ipg.experiments.reproduce.plan import Reproduction, title_of
+from ipg.experiments.reproduce.rows import Measured
+from ipg.experiments.reproduce.table import METRICS
 from ipg.report.figures.bands import bands_data, draw_bands
 from ipg.report.figures.boxes import boxes_data, draw_boxes
 from ipg.report.figures.grid import GridCell, draw_grid, grid_data

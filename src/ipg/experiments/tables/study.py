@@ -8,9 +8,9 @@ from typing import Any
 
 from ipg.evaluation.spread import Spread
 from ipg.experiments.arms import Arm, Figure, Row, figure_of
-from ipg.experiments.table_long import PAIR_SETTINGS, varying_settings
-from ipg.experiments.table_rows import Measured
-from ipg.experiments.table_text import NAMES, NONE, commit_text, figure_text, origin, seeds_of, words
+from ipg.experiments.tables.long import PAIR_SETTINGS, varying_settings
+from ipg.experiments.tables.rows import Measured
+from ipg.experiments.tables.text import NAMES, NONE, commit_text, figure_text, origin, seeds_of, words
 from ipg.methods import method_class
 
 __all__ = ["METRICS", "Line", "StudyTable", "study_table"]

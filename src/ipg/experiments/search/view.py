@@ -8,8 +8,8 @@ from rich.console import Console
 
 from ipg.experiments.attempt import Ended
 from ipg.experiments.progress import View, duration
-from ipg.experiments.search_plan import Tried
-from ipg.experiments.search_trial import SearchTrial
+from ipg.experiments.search.plan import Tried
+from ipg.experiments.search.trial import SearchTrial
 from ipg.experiments.store import Store
 from ipg.experiments.study import Trial
 

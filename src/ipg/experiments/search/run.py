@@ -21,15 +21,15 @@ from rich.console import Console
 from ipg.config import RunConfig
 from ipg.experiments.attempt import Ended, Job, RunTrial
 from ipg.experiments.runner import place, terminable
-from ipg.experiments.search_objective import choose_objective, readable, split_of
-from ipg.experiments.search_plan import Plan, Sampler
-from ipg.experiments.search_postgres import speaking_clearly
-from ipg.experiments.search_result import Found
-from ipg.experiments.search_space import gather_space
-from ipg.experiments.search_storage import open_storage
-from ipg.experiments.search_study import Ledger
-from ipg.experiments.search_trial import SearchTrial, run_search_trial
-from ipg.experiments.search_view import SearchView
+from ipg.experiments.search.objective import choose_objective, readable, split_of
+from ipg.experiments.search.plan import Plan, Sampler
+from ipg.experiments.search.postgres import speaking_clearly
+from ipg.experiments.search.result import Found
+from ipg.experiments.search.space import gather_space
+from ipg.experiments.search.storage import open_storage
+from ipg.experiments.search.study import Ledger
+from ipg.experiments.search.trial import SearchTrial, run_search_trial
+from ipg.experiments.search.view import SearchView
 from ipg.experiments.store import Store, read_rows
 from ipg.training.materials import gather
 

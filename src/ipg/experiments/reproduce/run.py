@@ -20,9 +20,9 @@ from rich.console import Console
 
 from ipg.data.errors import DataError
 from ipg.experiments.attempt import RunTrial
-from ipg.experiments.reproduce_plan import Reproduction, load_reproduction
-from ipg.experiments.reproduce_rows import Measured, all_rows, measure, missing
-from ipg.experiments.reproduce_table import Table, quick_note, table_of, write_table
+from ipg.experiments.reproduce.plan import Reproduction, load_reproduction
+from ipg.experiments.reproduce.rows import Measured, all_rows, measure, missing
+from ipg.experiments.reproduce.table import Table, quick_note, table_of, write_table
 from ipg.experiments.runner import run_study
 from ipg.experiments.study import Study
 from ipg.experiments.trial import run_trial
@@ -118,7 +118,7 @@ def _write(
 
 
 def _trials(reproduction: Reproduction, place: Place, folder: Path) -> Written:
-    from ipg.experiments.reproduce_figures import figures_of
+    from ipg.experiments.reproduce.figures import figures_of
 
     measured, failed = run_missing(reproduction, place)
     figures = figures_of(reproduction, measured)
@@ -126,7 +126,7 @@ def _trials(reproduction: Reproduction, place: Place, folder: Path) -> Written:
 
 
 def _runtime(reproduction: Reproduction, place: Place, folder: Path) -> Written:
-    from ipg.experiments.reproduce_runtime import step_table, with_cost
+    from ipg.experiments.reproduce.runtime import step_table, with_cost
 
     measured, failed = run_missing(reproduction, place)
     table = table_of(reproduction, with_cost(measured))
@@ -136,8 +136,8 @@ def _runtime(reproduction: Reproduction, place: Place, folder: Path) -> Written:
 
 
 def _dynamics(reproduction: Reproduction, place: Place, folder: Path) -> Written:
-    from ipg.experiments.dynamics import run_dynamics
-    from ipg.experiments.reproduce_figures import dynamics_figures
+    from ipg.experiments.reproduce.dynamics import run_dynamics
+    from ipg.experiments.reproduce.figures import dynamics_figures
 
     measured, failed = run_missing(reproduction, place, run_dynamics, kind="dynamics")
     figures = dynamics_figures(reproduction, [row for found in measured for row in found.rows])
@@ -145,14 +145,14 @@ def _dynamics(reproduction: Reproduction, place: Place, folder: Path) -> Written
 
 
 def _theory(reproduction: Reproduction, place: Place, folder: Path) -> Written:
-    from ipg.experiments.reproduce_theory import schematic, theory
+    from ipg.experiments.reproduce.theory import schematic, theory
 
     table, further, figures = {"theory": theory, "schematic": schematic}[reproduction.kind](reproduction)
     return Written(folder, _write(reproduction, folder, replace(table, notes=(*table.notes, *further)), figures))
 
 
 def _galleries(reproduction: Reproduction, place: Place, folder: Path) -> Written:
-    from ipg.experiments.reproduce_galleries import gallery
+    from ipg.experiments.reproduce.galleries import gallery
 
     files: list[Path] = []
     for entry in reproduction.settings["gallery"]:
@@ -164,7 +164,7 @@ def _galleries(reproduction: Reproduction, place: Place, folder: Path) -> Writte
 
 
 def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
-    from ipg.experiments.reproduce_search import found_settings, search_settings, search_table
+    from ipg.experiments.reproduce.search import found_settings, search_settings, search_table
 
     home = place.results / reproduction.name
     machine: dict[str, Any] = {"workers": place.workers, "device": place.device, "console": place.console}
@@ -190,7 +190,7 @@ _KINDS: dict[str, Callable[[Reproduction, Place, Path], Written]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fill in a page of results, or check it."""
-    from ipg.experiments.reproduce_page import filled
+    from ipg.experiments.reproduce.page import filled
 
     parser = argparse.ArgumentParser(prog="ipg.experiments.reproduce", description="Fill in the page of the results.")
     what = parser.add_mutually_exclusive_group(required=True)
@@ -214,7 +214,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = f"python -m ipg.experiments.reproduce --write {page}"
     print(f"{page} is not what the rows give; run {command}", file=sys.stderr)
     return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from ipg.config import RunConfig, read_toml
 from ipg.data.errors import DataError
-from ipg.experiments.reproduce_plan import Reproduction, shared, title_of
-from ipg.experiments.reproduce_rows import data_obstacle, obstacle
-from ipg.experiments.reproduce_table import Table
+from ipg.experiments.reproduce.plan import Reproduction, shared, title_of
+from ipg.experiments.reproduce.rows import data_obstacle, obstacle
+from ipg.experiments.reproduce.table import Table
 
 __all__ = ["found_settings", "search_settings", "search_table"]
 
@@ -45,7 +45,7 @@ def search_settings(
     Raises:
         DataError: a file is missing; the message says which.
     """
-    from ipg.experiments.search import make_plan, search
+    from ipg.experiments.search.run import make_plan, search
 
     small = shared()["quick"]
     settings: dict[str, Any] = dict(shared()["protocols"]["paper"][dataset])

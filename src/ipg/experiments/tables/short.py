@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ipg.experiments.arms import Arm, Figure, figure_of
-from ipg.experiments.table_rows import Measured
-from ipg.experiments.table_text import NAMES, PROTOCOLS, code, figure_text, markdown, numbers, origin, words, wrapped
+from ipg.experiments.tables.rows import Measured
+from ipg.experiments.tables.text import NAMES, PROTOCOLS, code, figure_text, markdown, numbers, origin, words, wrapped
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
 

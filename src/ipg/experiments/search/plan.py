@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ipg.config import RunConfig
-from ipg.experiments.search_objective import Objective
-from ipg.experiments.search_space import describe
+from ipg.experiments.search.objective import Objective
+from ipg.experiments.search.space import describe
 from ipg.experiments.study import ELSEWHERE
 from ipg.methods.space import Range
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ipg.experiments.arms import Row
 from ipg.experiments.progress import duration
-from ipg.experiments.reproduce_plan import Reproduction, load_reproduction, names, shared, title_of
-from ipg.experiments.reproduce_rows import all_rows, measure
-from ipg.experiments.reproduce_search import found_settings
+from ipg.experiments.reproduce.plan import Reproduction, load_reproduction, names, shared, title_of
+from ipg.experiments.reproduce.rows import all_rows, measure
+from ipg.experiments.reproduce.search import found_settings
 
 __all__ = ["listing", "needs", "takes"]
 

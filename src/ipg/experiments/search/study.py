@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from ipg.config import ConfigError
-from ipg.experiments.search_plan import Plan, State, Tried
-from ipg.experiments.search_space import configure
-from ipg.experiments.search_storage import Holds, require_optuna
-from ipg.experiments.search_trial import SearchTrial, limits
+from ipg.experiments.search.plan import Plan, State, Tried
+from ipg.experiments.search.space import configure
+from ipg.experiments.search.storage import Holds, require_optuna
+from ipg.experiments.search.trial import SearchTrial, limits
 from ipg.methods.space import Choice, LogUniform, Range, Whole, ZeroOr
 from ipg.seeds import derive_seed
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ipg.experiments.reproduce_plan import Reproduction
-from ipg.experiments.reproduce_table import Table
-from ipg.experiments.theory import ALPHA, Descent, descents
-from ipg.experiments.theory_schematic import Schematic, run_schematic, task_loss_surface
-from ipg.experiments.theory_stability import Stability, observe
+from ipg.experiments.reproduce.plan import Reproduction
+from ipg.experiments.reproduce.table import Table
+from ipg.experiments.theory.descent import ALPHA, Descent, descents
+from ipg.experiments.theory.schematic import Schematic, run_schematic, task_loss_surface
+from ipg.experiments.theory.stability import Stability, observe
 from ipg.report.figures.bands import bands_data, draw_bands
 from ipg.report.figures.space import Arrow, draw_space, space_data
 from ipg.training.provenance import hardware, versions

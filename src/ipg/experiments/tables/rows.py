@@ -61,7 +61,10 @@ def measured_of(study: Study, file: Path) -> Measured:
                 f"{file}: the row of {row.get('method')}, seed {row.get('seed')}, is damaged ({wrong} is not what a "
                 f"trial writes there); take the line out, and `ipg study` runs the trial again"
             )
-    return Measured(study.name, study.metrics_split, *arms_of(study, rows))
+    try:
+        return Measured(study.name, study.metrics_split, *arms_of(study, rows))
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
 
 
 def check_provenance(rows: Iterable[Row], file: Path) -> None:
@@ -82,6 +85,8 @@ def _misshapen(row: Row) -> str | None:
             return name
     if not _is_number(row["seconds"]):
         return "seconds"
+    if not all(isinstance(version, str) for version in row["versions"].values()):
+        return "versions"
     return next((name for name in ("metrics", "last_metrics") if not _are_metrics(row[name])), None)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ipg.config import RunConfig
 from ipg.data.errors import DataError
 from ipg.experiments.arms import Row, Spread, collapsed, same_run, spread
-from ipg.experiments.reproduce_plan import Cell, Reproduction, shared
+from ipg.experiments.reproduce.plan import Cell, Reproduction, shared
 from ipg.experiments.store import read_rows
 from ipg.experiments.study import Trial
 

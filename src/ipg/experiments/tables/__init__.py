@@ -1,0 +1,1 @@
+"""Rows as tables: what is in them, and how they are written."""
