@@ -176,7 +176,11 @@ def test_the_small_version_runs_and_says_what_it_is(small: Path) -> None:
     place = Place(small / "results", small / "out", device="cpu", workers=1, console=Console(quiet=True))
     written = reproduce.reproduce("small", place, quick=True)
     assert written.failed == 0
-    assert {path.name for path in written.files} == {"table.md", "table.csv", "table.json", "small-colored_mnist.svg"}
+    tables = {"table.md", "table.csv", "table.json", "table.tex"}
+    assert {path.name for path in written.files} == tables | {"small-colored_mnist.svg"}
+    tex = (written.folder / "table.tex").read_text(encoding="utf-8")
+    assert r"\begin{tabular}{lll" in tex
+    assert "Quick version" in tex
     page = (written.folder / "table.md").read_text(encoding="utf-8")
     assert "**Quick version**" in page
     assert cells(page, "40 pairs")[0] == "bars"

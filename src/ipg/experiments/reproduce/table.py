@@ -12,6 +12,7 @@ from typing import Any
 from ipg.experiments.arms import Figure, Spread
 from ipg.experiments.reproduce.plan import Reproduction, title_of
 from ipg.experiments.reproduce.rows import Measured
+from ipg.experiments.tables.formats import latex
 from ipg.experiments.tables.study import METRICS as SHARES
 from ipg.experiments.tables.text import commit_text, markdown, origin
 from ipg.files import write_json, write_text
@@ -187,10 +188,13 @@ def _notes(reproduction: Reproduction, measured: Sequence[Measured]) -> list[str
 def write_table(
     table: Table, folder: Path, title: str, before: Sequence[str] = (), figures: Sequence[Path] = ()
 ) -> list[Path]:
-    """Write `table.md`, with title, sentences and figures, `table.csv`, and `table.json` where there are records."""
+    """Write the table as Markdown (with title, sentences and figures), CSV, LaTeX, and JSON where it has records."""
     pictures = [f"![{path.stem}]({path.name})" for path in figures]
     page = "\n\n".join([f"# {title}", *(text for text in before if text), table.markdown(), *pictures]) + "\n"
-    files = [write_text(folder / "table.md", page), write_text(folder / "table.csv", table.csv())]
+    notes = [title + ".", *(text for text in before if text), *table.notes]
+    tex = latex(table.head, table.lines, [note.replace("*", "") for note in notes], label=folder.name, text=table.text)
+    written = {"table.md": page, "table.csv": table.csv(), "table.tex": tex}
+    files = [write_text(folder / name, content) for name, content in written.items()]
     if table.records:
         content = {"title": title, "cells": list(table.records), "notes": list(table.notes)}
         files.append(write_json(folder / "table.json", content))

@@ -6,12 +6,12 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ipg.experiments.tables.study import StudyTable
 from ipg.experiments.tables.text import markdown, wrapped
 
-__all__ = ["FORMATS", "as_csv", "as_json", "as_latex", "as_markdown"]
+__all__ = ["FORMATS", "as_csv", "as_json", "as_latex", "as_markdown", "latex"]
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -28,15 +28,22 @@ def as_markdown(table: StudyTable) -> str:
 
 def as_latex(table: StudyTable) -> str:
     """A `table` for a paper; it needs the package booktabs."""
-    rows = [" & ".join(map(_escaped, line)) + r" \\" for line in (table.head, *table.cells)]
-    caption = " ".join(map(_escaped, table.notes))
+    return latex(table.head, table.cells, table.notes, label=table.study)
+
+
+def latex(
+    head: Sequence[str], lines: Sequence[Sequence[str]], notes: Sequence[str], *, label: str, text: int = 1
+) -> str:
+    """Cells as a `table` of LaTeX, the notes as its caption; the first `text` columns lean left."""
+    rows = [" & ".join(map(_escaped, line)) + r" \\" for line in (head, *lines)]
+    caption = " ".join(map(_escaped, notes))
     return "\n".join(
         [
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{caption}}}",
-            rf"\label{{tab:{re.sub(r'[^A-Za-z0-9-]', '-', table.study)}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}",
+            rf"\label{{tab:{re.sub(r'[^A-Za-z0-9-]', '-', label)}}}",
+            rf"\begin{{tabular}}{{{'l' * text}{'r' * (len(head) - text)}}}",
             *(r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule"),
             r"\end{tabular}",
             r"\end{table}",
