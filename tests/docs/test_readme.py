@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 import ipg
+from ipg.benchmarks.rows import newest, read
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -193,3 +194,13 @@ def test_docstring_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
             result = doctest.testmod(importlib.import_module(name))
             assert result.failed == 0, name
+
+
+def test_the_readmes_cost_of_guidance_is_what_was_measured() -> None:
+    rows = newest(read(ROOT / "results" / "speed.jsonl"), "NVIDIA H200")
+    case = ("gpu", "resnet50 ipg b32 every4", "ms")
+    more = rows[*case, "resnet50 erm"]["ratio"] - 1
+    share = rows[*case, "resnet50 eager fp32 erm"]["ratio"]
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"on an H200 takes {more:.0%} longer".replace("%", " %") in text
+    assert f"and {share:.0%} of the time of a plain loop".replace("%", " %") in text
