@@ -230,6 +230,10 @@ PANELS: dict[str, tuple[str, ...]] = {
 """The fields in the groups that `--help` shows them in."""
 
 
+LARGEST_FILE = 16 << 20
+"""Bytes of a file of settings; a device or a mistaken file may have no end."""
+
+
 def _check(name: str, value: Any) -> None:
     """ValueError says what was expected where `value` is out of the field's range."""
     if name in CHOICES and value not in CHOICES[name]:
@@ -318,7 +322,11 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Ru
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """The tables of a TOML file; ConfigError where it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
+            raise ValueError(f"it has more than {LARGEST_FILE:,} bytes")
+        return tomllib.loads(data.decode("utf-8"))
     except FileNotFoundError:
         raise ConfigError([f"there is no {what} {path}"]) from None
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,23 +18,24 @@ __all__ = ["leftovers", "replacing", "write_json", "write_jsonl", "write_text"]
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path to write to; it takes the place of `path` when the block ends well, and is removed else.
 
+    Who may read it is for the user's umask to say, as for any file that a program makes.
+
     Raises:
         OSError: it could not be written; the error names `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        temporary.chmod(0o644)
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        temporary.touch(exist_ok=False)
+        try:
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def leftovers(path: Path) -> list[Path]:

@@ -23,6 +23,9 @@ from ipg.files import replacing
 
 __all__ = ["Counts", "Found", "Prediction", "find_images", "predictions", "write_predictions"]
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""How a cell begins that a spreadsheet would compute."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -107,7 +110,7 @@ def predictions(
 
 
 def write_predictions(path: Path, classifier: Classifier, said: Iterator[Prediction]) -> Counts:
-    """Write a line an image, the file whole or not at all."""
+    """Write a line an image, the file whole or not at all; no cell of it is a formula to a spreadsheet."""
     classes = classifier.classes or ()
     counts = Counts(dict.fromkeys(classes, 0))
     with (
@@ -120,12 +123,24 @@ def write_predictions(path: Path, classifier: Classifier, said: Iterator[Predict
         writer.writerow(["path", "predicted", "probability", *(f"p_{name}" for name in classes), "error"])
         for one in said:
             if one.error:
-                writer.writerow([one.name, "", "", *("" for _ in classes), one.error])
+                writer.writerow([_path(one.name), "", "", *("" for _ in classes), _text(one.error)])
                 counts.errors.append((one.name, one.error))
                 continue
             most = max(one.probabilities)
             predicted = classes[list(one.probabilities).index(most)]
             counts.classes[predicted] += 1
             shares = [f"{share:.6f}" for share in one.probabilities]
-            writer.writerow([one.name, predicted, f"{most:.6f}", *shares, ""])
+            writer.writerow([_path(one.name), _text(predicted), f"{most:.6f}", *shares, ""])
     return counts
+
+
+def _path(name: str) -> str:
+    """A name that leads to the same file and is no formula; bytes that are no text become question marks."""
+    plain = name.encode("utf-8", "replace").decode("utf-8")
+    return f"./{plain}" if plain.startswith(FORMULA) else plain
+
+
+def _text(text: str) -> str:
+    """A text that a spreadsheet shows as it is; negative numbers are none."""
+    plain = text.encode("utf-8", "replace").decode("utf-8")
+    return f"'{plain}" if plain.startswith(FORMULA) and not plain[1:].isdecimal() else plain

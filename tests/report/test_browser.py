@@ -85,15 +85,17 @@ def test_everything_is_drawn_and_fits(browser, report: Path, width: int, scheme:
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width  # nothing sticks out
 
 
+def requests(browser: Any) -> list[str]:
+    """What the page asked for since the visit, itself included."""
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    return [url for url in asked if not url.startswith("data:")]
+
+
 def test_no_error_and_no_request(browser, report: Path) -> None:
     visit(browser, report)
     assert browser.get_log("browser") == []
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [
-        message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"
-    ]
-    assert report.as_uri() in asked
-    assert [url for url in asked if not url.startswith("data:") and url != report.as_uri()] == []
+    assert requests(browser) == [report.as_uri()]
 
 
 def test_figures_follow_the_colour_scheme(browser, report: Path) -> None:
@@ -115,6 +117,72 @@ def test_script_in_a_name_does_not_run(browser, page, run, tmp_path: Path) -> No
     visit(browser, write(tmp_path / "hostile.html", replace(data, command=name)))
     assert browser.title.startswith("Kept")
     assert browser.execute_script("return document.scripts.length") == 0
+
+
+HOSTILE = (
+    "\"><script>document.title='taken'</script><img src=https://example.org/x.png onerror=\"document.title='taken'\">"
+)
+"""What a class is called."""
+HOSTILE_FILE = HOSTILE.replace("/", "&#47;")
+"""What a file is called, where a slash would be a folder."""
+
+
+@pytest.fixture(scope="module")
+def hostile_pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of pages made by commands from images, classes and folders with markup for a name."""
+    import csv
+
+    from markdown_it import MarkdownIt
+    from PIL import Image
+    from typer.testing import CliRunner
+
+    from ipg.cli import app
+
+    folder = tmp_path_factory.mktemp("hostile")
+    names = {"above": HOSTILE, "below": f"{HOSTILE} below"}
+    with (folder / "photos.csv").open("w") as photos, (folder / "pairs.csv").open("w") as pairs:
+        photo, pair = csv.writer(photos), csv.writer(pairs)
+        photo.writerow(["path", "label", "attribute", "split"])
+        pair.writerow(["first", "second", "label", "split", "status", "reason"])
+        for number in range(48):
+            label, split = number % 2, ("train", "train", "validation", "test")[number // 2 % 4]
+            members = [f"{number}{color}{HOSTILE_FILE}.png" for color in ("red", "green")]
+            for color, name in zip(("#c00000", "#00c000"), members, strict=True):
+                picture = Image.new("RGB", (16, 16))
+                picture.paste(color, (0, 8 * label, 16, 8 * label + 8))
+                picture.putpixel((number % 16, 15 - 8 * label), (number, 0, 0))
+                picture.save(folder / name)
+                photo.writerow([name, [*names.values()][label], f"{color}{HOSTILE}", split])
+            if split != "test":
+                pair.writerow([*members, [*names.values()][label], split, "ok", HOSTILE])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPG_CACHE", str(tmp_path_factory.mktemp("hostile-cache")))
+        run = folder / HOSTILE_FILE
+        for line in (
+            ["train", "--data", folder / "photos.csv", "--pairs", folder / "pairs.csv", "--size", 16,
+             "--model", "small_cnn", "--epochs", 2, "--batch", 8, "--pair-batch", 8, "--output", run],
+            ["report", run, "--output", folder / "report.html"],
+            ["pairs", "show", folder / "pairs.csv", "--output", folder / "sheet.html"],
+            ["export", run, "--format", "torch", "--output", folder / "exported"],
+        ):  # fmt: skip
+            done = CliRunner().invoke(app, [str(part) for part in line], catch_exceptions=False)
+            assert done.exit_code == 0, done.output
+    text = (folder / "exported" / "README.md").read_text("utf-8")
+    card = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)  # as a site that allows HTML shows it
+    (folder / "card.html").write_text(f"<!doctype html><meta charset=utf-8><title>card</title>{card}", "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("page", ["report.html", "sheet.html", "card.html"])
+def test_markup_in_names_of_images_is_text(browser, hostile_pages: Path, page: str) -> None:
+    path = hostile_pages / page
+    visit(browser, path)
+    assert "document.title" in browser.execute_script("return document.body.textContent")  # the name is shown
+    assert browser.title != "taken"
+    assert browser.execute_script("return document.scripts.length") == 0
+    assert browser.execute_script("return document.querySelectorAll('[onerror], [src*=example]').length") == 0
+    assert browser.get_log("browser") == []
+    assert requests(browser) == [path.as_uri()]
 
 
 def test_it_prints(browser, report: Path) -> None:

@@ -90,6 +90,14 @@ def test_results_table(page) -> None:
     }
 
 
+def test_metrics_that_runs_of_older_versions_lack_are_rows_where_there_are_any(page, run, metrics) -> None:
+    newer = {**metrics(1.0, 0.5), "average_reweighted": 0.9, "auroc": 0.875, "calibration_error": 0.05}
+    made = rows(render(page(runs=[run(), run("Guided", "after", result={"metrics": newer})])), "results")
+    assert made["Average, reweighted to training"] == ["", "–", "90.0 %"]
+    assert made["AUROC"] == ["", "–", "87.5 %"]
+    assert made["Calibration error"] == ["", "–", "5.0 %"]
+
+
 def test_the_gap_of_equal_groups_is_zero_and_of_one_group_none(page, run) -> None:
     groups = {name: {"accuracy": 0.5, "count": 10} for name in ("a", "b")}
     equal = run(result={"metrics": {"groups": groups}}, pairs=None)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ipg.config import RunConfig
-from ipg.experiments.search_plan import Plan, Tried
-from ipg.experiments.search_result import Found
+from ipg.experiments.search.plan import Plan, Tried
+from ipg.experiments.search.result import Found
 from ipg.methods.space import Choice, LogUniform, ZeroOr
 from ipg.report.figures.search import draw_shares, draw_worth, history_data, importance_data, slices_data
 from ipg.report.search_page import render_search, write_search

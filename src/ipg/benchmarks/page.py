@@ -17,7 +17,7 @@ from pathlib import Path
 from ipg.benchmarks.figures import TITLES, Curve, draw_growth, growth_data, power
 from ipg.benchmarks.rows import Row, newest, read
 from ipg.experiments.table import fill
-from ipg.experiments.table_text import markdown, origin, short
+from ipg.experiments.tables.text import markdown, origin, short
 from ipg.files import write_text
 
 __all__ = ["benchmark_table", "growth_table", "pages"]

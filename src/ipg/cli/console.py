@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,8 +27,8 @@ def percent(value: float | None) -> str:
 
 
 def command_line() -> str:
-    """What was typed, for a report to say how it was made."""
-    return shlex.join(["ipg", *sys.argv[1:]])
+    """What was typed, for a report to say how it was made; without the credentials in an address."""
+    return re.sub(r"(\w://)[^/\s]*@", r"\1", shlex.join(["ipg", *sys.argv[1:]]))
 
 
 class ConsoleListener(Listener):

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ipg.cli.errors import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -85,7 +87,7 @@ def _show_problems(console: Console, name: str, problems: list[str]) -> None:
 
     console.print(Text(f"{name} cannot be used: {len(problems):,} problems", style="bold red"))
     for problem in problems[: 3 * SHOWN]:
-        console.print(f"  {problem}", markup=False)
+        console.print(f"  {printable(problem)}", markup=False)
     if len(problems) > 3 * SHOWN:
         console.print(f"  … and {len(problems) - 3 * SHOWN:,} more; --json names all")
 
@@ -103,9 +105,11 @@ def _show(console: Console, report: Report) -> None:
     table.add_row("all", *(f"{count:,}" for count in report.counts.sum(dim=(1, 2)).tolist()), style="bold")
     rows: list[tuple[str, list[int]]] = []
     for k, label in enumerate(report.classes):
-        rows.append((label, report.counts[:, k].sum(dim=1).tolist()))
+        rows.append((printable(label), report.counts[:, k].sum(dim=1).tolist()))
         if len(report.attributes) > 1:
-            rows += [(f"  {name}", report.counts[:, k, a].tolist()) for a, name in enumerate(report.attributes)]
+            rows += [
+                (f"  {printable(name)}", report.counts[:, k, a].tolist()) for a, name in enumerate(report.attributes)
+            ]
     for text, counts in rows[:MOST_ROWS]:
         table.add_row(escape(text), *(f"{count:,}" for count in counts))
     console.print(table)
@@ -126,7 +130,7 @@ def _show_finding(console: Console, finding: Finding) -> None:
     count = f" ({len(finding.items):,})" if finding.items else ""
     console.print(Text(f"{mark} {finding.name}{count}", style=style))
     more = len(finding.items) - SHOWN
-    lines = textwrap.wrap(finding.meaning, console.width - 3)
-    lines += [f"  {item}" for item in finding.items[:SHOWN]]
+    lines = textwrap.wrap(printable(finding.meaning), console.width - 3)
+    lines += [f"  {printable(item)}" for item in finding.items[:SHOWN]]
     lines += [f"  … and {more:,} more; --json names all"] if more > 0 else []
     console.print("\n".join(f"  {line}" for line in lines), markup=False, soft_wrap=True)

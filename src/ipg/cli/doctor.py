@@ -48,10 +48,9 @@ def doctor(
         config = read_json(home.config).get("config")
         if not isinstance(config, dict):
             raise FolderError(f"{home.config} is not of a run")
-        try:
-            rows = read_jsonl(home.metrics) if home.metrics.exists() else []
-        except json.JSONDecodeError as error:
-            raise FolderError(f"{home.metrics} is damaged and cannot be read ({error})") from None
+        rows = read_jsonl(home.metrics) if home.metrics.exists() else []
+        if home.done.exists():
+            home.verify()
         failure = read_json(home.failure) if home.failure.exists() else None
         return RunLog(config, rows, failure), (
             "failed" if failure else "finished" if home.done.exists() else "unfinished"

@@ -11,14 +11,17 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-__all__ = ["Commands", "clear", "help_without_command"]
+__all__ = ["Commands", "clear", "help_without_command", "printable"]
 
 MOST_LINES = 5
 """How many mistakes are named one by one."""
+LONGEST_LINE = 1000
+"""Characters of a line; the middle of a longer one is left out."""
 
 REMEDIES = {
     errno.ENOSPC: "What was saved before is whole: free some space and run the command again.",
     errno.EDQUOT: "What was saved before is whole: free some space and run the command again.",
+    errno.EFBIG: "What was saved before is whole: raise the limit on files (ulimit -f) and run the command again.",
     errno.EEXIST: "A file is in the way: name another place with --output.",
     errno.ENOTDIR: "A file is in the way: name another place with --output.",
     errno.EISDIR: "A folder is in the way: name another place with --output.",
@@ -77,6 +80,11 @@ class Commands(TyperGroup):
         return code
 
 
+def printable(text: str) -> str:
+    """A text on one line; what would steer a terminal, in the name of a file perhaps, is shown in place of sent."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.split()))
+
+
 def help_without_command(context: typer.Context) -> None:
     """Show the help of a group of commands when none of them is asked for."""
     if context.invoked_subcommand is None:
@@ -105,4 +113,7 @@ def _explain_os(error: OSError) -> str:
 
 
 def _say(line: str) -> None:
-    typer.echo(f"ipg: {' '.join(line.split())}", err=True)
+    """One line of readable length."""
+    text = printable(line)
+    cut = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE // 2]} … {text[-LONGEST_LINE // 2 :]}"
+    typer.echo(f"ipg: {cut}", err=True)

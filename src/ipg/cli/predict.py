@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ipg.cli.errors import printable
+
 __all__ = ["EXAMPLES", "predict"]
 
 EXAMPLES = """
@@ -57,12 +59,12 @@ def predict(
     read = sum(counts.classes.values())
     console.print(f"{read:,} of {read + len(counts.errors):,} images are in {output}", markup=False, soft_wrap=True)
     for name, count in counts.classes.items():
-        console.print(f"  {name}: {count:,}", markup=False, soft_wrap=True)
+        console.print(f"  {printable(name)}: {count:,}", markup=False, soft_wrap=True)
     if not counts.errors:
         return
     console.print(f"{len(counts.errors):,} cannot be read:")
     for name, reason in counts.errors[:SHOWN]:
-        console.print(f"  {name}: {reason}", markup=False, soft_wrap=True)
+        console.print(f"  {printable(name)}: {printable(reason)}", markup=False, soft_wrap=True)
     if (more := len(counts.errors) - SHOWN) > 0:
         console.print(f"  … and {more:,} more; {output} names all", markup=False, soft_wrap=True)
     raise typer.Exit(1)

@@ -9,7 +9,7 @@ import math
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,11 +53,29 @@ class CacheEntry:
     """What it holds: `data`, `images`, `size`, `fit`, `date`; empty where the record is lost."""
 
 
-def cached_images(source: Source, names: Sequence[str], *, size: int, fit: Fit, what: str) -> Tensor:
+def cached_images(
+    source: Source,
+    names: Sequence[str],
+    *,
+    size: int,
+    fit: Fit,
+    what: str,
+    channels: int = 3,
+    check: Callable[[], None] | None = None,
+) -> Tensor:
     """The named images, (N, 3, size, size) of uint8, memory-mapped from the cache, which is made where it is missing.
 
     Safe where several processes ask at once: one decodes, the others wait. The key is made of names, sizes and
     checksums of the files and of how they are decoded, so that changed files are decoded anew.
+
+    Args:
+        source: where the files are.
+        names: of the files.
+        size: the side of the images.
+        fit: how they become square.
+        what: they are called in messages.
+        channels: how many are kept, from the first on; one for masks.
+        check: called before they are decoded for the first time; what it raises is raised.
 
     Raises:
         UnreadableError: some images cannot be decoded; all are named.
@@ -66,16 +84,18 @@ def cached_images(source: Source, names: Sequence[str], *, size: int, fit: Fit, 
     check_size(size)
     if not names:
         raise DataError(f"{what} has no image")
-    facts = {"version": VERSION, "size": size, "fit": fit}
+    facts = {"version": VERSION, "size": size, "fit": fit} | ({} if channels == 3 else {"channels": channels})
     key = hashlib.sha256(json.dumps([facts, list(names), source.stamps(names)]).encode()).hexdigest()[:32]
     path = cache_folder() / "images" / f"{key}.u8"
-    shape = (len(names), 3, size, size)
+    shape = (len(names), channels, size, size)
     try:
         if not _is_whole(path, shape):
             path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(path.with_suffix(".lock")):
                 if not _is_whole(path, shape):
-                    _build(path, source, names, size=size, fit=fit, what=what)
+                    if check is not None:
+                        check()
+                    _build(path, source, names, size=size, fit=fit, what=what, channels=channels)
                     about = {"data": what, "images": len(names), **facts, "date": time.strftime("%Y-%m-%d")}
                     with suppress(OSError):  # a record for people alone
                         write_json(path.with_suffix(".json"), about)
@@ -109,7 +129,8 @@ def clear_cache() -> int:
                 freed += sum(map(_delete, [path, path.with_suffix(".json"), *leftovers(path)]))
         except Timeout:
             continue
-    return freed + sum(map(_delete, (cache_folder() / "stamps").glob("*.json")))
+    others = [*(cache_folder() / "stamps").glob("*.json"), *(cache_folder() / "attention").glob("*.npy")]
+    return freed + sum(map(_delete, others))
 
 
 def _delete(path: Path) -> int:
@@ -122,16 +143,16 @@ def _is_whole(path: Path, shape: tuple[int, ...]) -> bool:
     return path.is_file() and path.stat().st_size == math.prod(shape)
 
 
-def _build(path: Path, source: Source, names: Sequence[str], *, size: int, fit: Fit, what: str) -> None:
+def _build(path: Path, source: Source, names: Sequence[str], *, size: int, fit: Fit, what: str, channels: int) -> None:
     """Decode with all cores into a file that takes its name when it is whole."""
     for old in leftovers(path):  # of killed processes: whoever writes holds the lock
         old.unlink(missing_ok=True)
-    wanted, free = len(names) * 3 * size * size, shutil.disk_usage(path.parent).free
+    wanted, free = len(names) * channels * size * size, shutil.disk_usage(path.parent).free
     if wanted > free:
         raise OSError(errno.ENOSPC, f"{free / 1e9:.1f} GB are free")
     with warnings.catch_warnings(), replacing(path) as temporary, temporary.open("wb") as file:
         warnings.filterwarnings("ignore", module="PIL")  # of metadata that is damaged, which does not matter
-        reasons = _write(file, _decoded(source, names, size, fit), names, what)
+        reasons = _write(file, _decoded(source, names, size, fit, channels), names, what)
         if reasons:
             raise UnreadableError(source.place, reasons)
 
@@ -157,12 +178,14 @@ def _write(
     return reasons
 
 
-def _decoded(source: Source, names: Sequence[str], size: int, fit: Fit) -> Iterator[NDArray[np.uint8] | str]:
+def _decoded(
+    source: Source, names: Sequence[str], size: int, fit: Fit, channels: int
+) -> Iterator[NDArray[np.uint8] | str]:
     """The images in order, or why they cannot be read."""
 
     def one(name: str) -> NDArray[np.uint8] | str:
         try:
-            return decode(source.read(name), size=size, fit=fit)
+            return decode(source.read(name), size=size, fit=fit)[:channels]
         except DataError as error:
             return str(error)
 

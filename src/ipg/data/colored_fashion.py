@@ -99,7 +99,9 @@ def _read() -> tuple[Tensor, Tensor]:
         kind = torch.tensor([int(digit) for digit in facts["labels"]])
         side, columns, digest = int(facts["side"]), int(facts["columns"]), facts["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"the embedded images are missing or corrupt ({error}); install ipg again") from error
+        raise DataError(
+            f"the embedded images are missing or corrupt ({FACTS.name}: {error}); install ipg again"
+        ) from error
     if hashlib.sha256(png).hexdigest() != digest or len(kind) != sum(SIZES.values()):
         raise DataError(f"{SPRITE.name} is corrupt: its checksum is not the one in {FACTS.name}; install ipg again")
     with Image.open(io.BytesIO(png)) as sprite:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import logging
+import threading
+from contextlib import nullcontext, suppress
 from typing import Literal, get_args
 
 import numpy as np
@@ -24,6 +27,12 @@ Fit = Literal["squeeze", "crop", "zoom"]
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 MOST_PIXELS = 89_478_485
 """Larger images are refused, since a small file can unpack to any size; the limit is the one Pillow warns from."""
+MANY_PIXELS = 1 << 24
+"""Larger images are decoded one at a time, however many threads there are: each takes up to a gigabyte."""
+STRIP = 256
+"""Rows of an image that are laid over white together, to have no second and third copy of a large one."""
+_LARGE = threading.Lock()
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # what it finds wrong it also raises
 
 
 def decode(data: bytes, *, size: int, fit: Fit = "squeeze") -> NDArray[np.uint8]:
@@ -62,7 +71,11 @@ def _pixels(data: bytes, size: int, fit: Fit) -> NDArray[np.uint8]:
         if width * height > MOST_PIXELS:
             raise DataError(f"it has {width} x {height} pixels, more than {MOST_PIXELS:,}")
         opened.draft("RGB", (2 * size, 2 * size))  # large JPEGs are decoded at a fraction, still twice the size
-        image = _rgb(_upright(opened))
+        with _LARGE if opened.width * opened.height > MANY_PIXELS else nullcontext():
+            return _square(_rgb(_upright(opened)), size, fit)
+
+
+def _square(image: Image.Image, size: int, fit: Fit) -> NDArray[np.uint8]:
     if fit == "crop":
         image = _middle(image, min(image.size))
     side = round(size * 8 / 7) if fit == "zoom" else size
@@ -73,20 +86,21 @@ def _pixels(data: bytes, size: int, fit: Fit) -> NDArray[np.uint8]:
 
 def _upright(image: Image.Image) -> Image.Image:
     image.load()
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # damaged EXIF says nothing about the rotation
-        return image
+    with suppress(Exception):  # damaged EXIF says nothing about the rotation
+        ImageOps.exif_transpose(image, in_place=True)
+    return image
 
 
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
         image = _eight_bits(image)
-    if image.has_transparency_data:
-        colors = image.convert("RGBA")
-        white = Image.new("RGBA", colors.size, "white")
-        image = Image.alpha_composite(white, colors)
-    return image.convert("RGB")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    laid = Image.new("RGB", image.size)
+    for top in range(0, image.height, STRIP):
+        colors = image.crop((0, top, image.width, min(top + STRIP, image.height))).convert("RGBA")
+        laid.paste(Image.alpha_composite(Image.new("RGBA", colors.size, "white"), colors).convert("RGB"), (0, top))
+    return laid
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["DataError", "ProblemsError"]
+__all__ = ["DataError", "ProblemsError", "array_trouble"]
 
 SHOWN = 10
 """How many of many problems a message names."""
@@ -21,3 +21,10 @@ class ProblemsError(DataError):
         self.problems = list(problems)
         more = len(self.problems) - SHOWN
         super().__init__("; ".join(self.problems[:SHOWN]) + (f"; … and {more:,} more" if more > 0 else ""))
+
+
+def array_trouble(error: Exception) -> str:
+    """Why a file of NumPy cannot be read, without the advice to run what is in it."""
+    if "pickle" in str(error):
+        return "it holds Python objects, which are not read since that could run code"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

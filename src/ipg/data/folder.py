@@ -30,6 +30,10 @@ __all__ = ["is_table", "read"]
 
 COLUMNS = ("path", "label", "attribute", "group", "split")
 SIZE = 224
+MOST_VALUES = 10_000
+"""Values of an attribute that groups may number; beyond, their numbers are names."""
+MOST_DIGITS = 1000
+"""Digits of what is taken for a number; Python refuses to read much longer ones."""
 _SPLIT_FOLDERS = {name for name in SPLIT_NAMES if not name.isdecimal()}  # 0 and 1 are classes
 _LAYOUT = "expected a folder for each class with its images in it, or a CSV with the columns path and label"
 
@@ -175,13 +179,13 @@ def _numbered(texts: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
 
 def _attribute(columns: Columns, label: Tensor, classes: int) -> tuple[Tensor, tuple[str, ...]]:
     if "group" in columns and _are_whole(columns["group"]):
-        group = torch.tensor([int(text) for text in columns["group"]])
-        values = -(-(int(group.max()) + 1) // classes)
-        if int(group.min()) >= 0 and torch.equal(group // values, label):
-            return group % values, tuple(str(value) for value in range(values))
+        numbers = [int(text) for text in columns["group"]]
+        values = -(-(max(numbers) + 1) // classes)
+        if min(numbers) >= 0 and values <= MOST_VALUES and [n // values for n in numbers] == label.tolist():
+            return torch.tensor([n % values for n in numbers]), tuple(str(value) for value in range(values))
     name = next((name for name in ("attribute", "group") if name in columns), None)
     return _numbered(columns[name]) if name else (torch.zeros_like(label), ("all",))
 
 
 def _are_whole(texts: Sequence[str]) -> bool:
-    return all(text.removeprefix("-").isdecimal() for text in texts)
+    return all(text.removeprefix("-").isdecimal() and len(text) < MOST_DIGITS for text in texts)

@@ -25,7 +25,8 @@ def read_idx(path: str | PathLike[str]) -> Tensor:
     data = _read_bytes(Path(path))
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _UINT8 or data[3] == 0:
         raise DataError(
-            f"{path} is no idx file of bytes: it begins with {data[:4].hex() or 'nothing'}, expected 000008…"
+            f"{path} is no idx file of bytes: it begins with {data[:4].hex() or 'nothing'}, expected 000008…; "
+            f"get the file again"
         )
     start = 4 + 4 * data[3]
     if len(data) < start:

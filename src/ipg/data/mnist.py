@@ -6,8 +6,6 @@ import hashlib
 import http.client
 import os
 import urllib.request
-import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
@@ -17,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ipg.data.errors import DataError
+from ipg.data.errors import DataError, array_trouble
 from ipg.data.idx import read_idx
 from ipg.files import replacing
 
@@ -178,8 +176,8 @@ def _read_npz(path: Path) -> list[Tensor]:
             arrays = [archive[key] for key in keys]
     except KeyError as error:
         raise DataError(f"{path} is not MNIST: {error}; expected {', '.join(keys)}") from error
-    except (OSError, ValueError, EOFError, TypeError, AttributeError, zlib.error, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as an .npz: {error}") from error
+    except Exception as error:  # damaged files make NumPy and zipfile stumble in many ways
+        raise DataError(f"{path} cannot be read as an .npz: {array_trouble(error)}; get the file again") from error
     for key, array in zip(keys, arrays, strict=True):
         if array.dtype != np.uint8 and (key.startswith("x") or array.dtype.kind not in "ui"):
             raise DataError(f"{path} is not MNIST: {key} must be uint8, got {array.dtype}")

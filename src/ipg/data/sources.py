@@ -6,7 +6,6 @@ import os
 import stat
 import threading
 import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -95,7 +94,10 @@ class FolderSource(Source):
 
     def has(self, name: str) -> bool:
         """Whether there is a file of that name."""
-        return (self.place / name).is_file()
+        try:
+            return (self.place / name).is_file()
+        except OSError:  # the name is longer than any file's
+            return False
 
     def read(self, name: str) -> bytes:
         """The bytes of a file."""
@@ -128,6 +130,8 @@ class ZipSource(Source):
         self._files: dict[str, tuple[zipfile.ZipFile, zipfile.ZipInfo]] = {}
         for archive in archives:
             try:
+                if archive.exists() and not archive.is_file():
+                    raise ValueError("it is no plain file")
                 opened = zipfile.ZipFile(archive)  # its own __del__ closes it
             except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
                 raise DataError(f"{archive} cannot be read as a zip archive: {error}; get the file again") from error
@@ -137,7 +141,7 @@ class ZipSource(Source):
                 name = info.filename.removeprefix(prefix)
                 if name in self._files:
                     raise DataError(
-                        f"{name!r} is twice in {self.place}: in {self._files[name][0].filename} and {archive}"
+                        f"{name!r} is twice in {self.place}: in {self._files[name][0].filename} and {archive}; keep one"
                     )
                 self._files[name] = opened, info
 
@@ -158,7 +162,7 @@ class ZipSource(Source):
         try:
             with self._lock:  # zipfile counts its readers without one
                 return archive.read(info)
-        except (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        except Exception as error:  # damaged archives make the unpackers of Python stumble in many ways
             raise DataError(str(error) or type(error).__name__) from error
 
     def stamps(self, names: Sequence[str]) -> list[Stamp]:

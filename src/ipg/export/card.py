@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,7 @@ def card(classifier: Classifier, name: str, differences: Mapping[str, float], ch
         checked_on: on how many images.
     """
     parts = [
-        f"# {name}",
+        f"# {_plain(name)}",
         _summary(classifier),
         "## Use",
         _use(classifier, differences, checked_on),
@@ -76,7 +78,7 @@ def card(classifier: Classifier, name: str, differences: Mapping[str, float], ch
 
 
 def _summary(classifier: Classifier) -> str:
-    classes = classifier.classes or ()
+    classes = [_plain(name) for name in classifier.classes or ()]
     method = str(classifier.config.get("method"))
     guided = "pairs" in method_class(method).needs
     by = f" by [Invariance Pair Guidance]({PAPER})" if guided else ""
@@ -89,7 +91,7 @@ def _summary(classifier: Classifier) -> str:
 def _use(classifier: Classifier, differences: Mapping[str, float], checked_on: int) -> str:
     channels, height, width = classifier.shape
     kind = {3: "RGB", 2: "red and green", 1: "grey"}.get(channels, f"{channels} channels")
-    outputs = ", ".join(f"{number} {name}" for number, name in enumerate(classifier.classes or ()))
+    outputs = ", ".join(f"{number} {_plain(name)}" for number, name in enumerate(classifier.classes or ()))
     lines = [
         f"**Input**: float32 images in [0, 1], {kind}, of shape (B, {channels}, {height}, {width}) for any B; 8-bit "
         f"images are divided by 255. Mean and standard deviation, where the network wants them taken off, are taken "
@@ -110,16 +112,16 @@ def _use(classifier: Classifier, differences: Mapping[str, float], checked_on: i
 
 def _settings(classifier: Classifier) -> Iterator[tuple[str, str]]:
     config = classifier.config
-    yield "data", f"`{Path(str(config['data'])).name}`, {classifier.shape[-1]} pixels"
-    yield "network", describe_network(classifier.model)
+    yield "data", f"{_code(config['data'])}, {classifier.shape[-1]} pixels"
+    yield "network", _plain(describe_network(classifier.model))
     if config.get("start"):
-        yield "went on from", f"`{Path(str(config['start'])).name}`, head kept"
+        yield "went on from", f"{_code(config['start'])}, head kept"
     elif config.get("weights"):
-        yield "started from", f"`{Path(str(config['weights'])).name}`, new head"
+        yield "started from", f"{_code(config['weights'])}, new head"
     yield "method", f"`{config['method']}`"
     if "pairs" in method_class(str(config["method"])).needs:
         given = config["pairs"]
-        source = str(config["pair_builder"]) if isinstance(given, int) else f"of `{Path(str(given)).name}`"
+        source = str(config["pair_builder"]) if isinstance(given, int) else f"of {_code(given)}"
         yield "pairs", f"{classifier.origin.get('pairs', given)}, {source}"
         yield "guidance", ", ".join(f"{name} {config[name]}" for name in ("alpha", "tau", "margin", "every"))
     names = ("epochs", "batch", "learning_rate", "schedule", "optimizer", "weight_decay", "seed")
@@ -130,7 +132,7 @@ def _settings(classifier: Classifier) -> Iterator[tuple[str, str]]:
 def _results(classifier: Classifier) -> str:
     metrics = classifier.result["metrics"]
     groups: Mapping[str, Mapping[str, Any]] = metrics.get("groups") or {}
-    rows = [_share(name, group["accuracy"], group["count"]) for name, group in groups.items()]
+    rows = [_share(_plain(name), group["accuracy"], group["count"]) for name, group in groups.items()]
     total = sum(group["count"] for group in groups.values())
     rows.insert(0, _share("**all**", metrics.get("average"), total))
     text = _table(("test images", "% right", "95 % interval", "images"), rows)
@@ -166,20 +168,31 @@ def _limits(classifier: Classifier) -> Iterator[str]:
     if metrics.get("predicted_classes") == 1:
         yield "**It gives every test image the same class**, so that agreement of pairs is no merit."
     if few := [name for name, group in groups.items() if 0 < group["count"] < FEW]:
-        yield f"There are fewer than {FEW} test images of {'; '.join(few)}: their accuracy is only roughly known."
+        names = "; ".join(map(_plain, few))
+        yield f"There are fewer than {FEW} test images of {names}: their accuracy is only roughly known."
     if none := [name for name, group in groups.items() if not group["count"]]:
-        yield f"There is no test image of {'; '.join(none)}."
+        yield f"There is no test image of {'; '.join(map(_plain, none))}."
     yield "Probabilities were not calibrated."
 
 
 def _origin(classifier: Classifier) -> Iterator[tuple[str, str]]:
     result = classifier.result
-    yield "trained", str(result.get("date"))
-    yield "commit of ipg", f"`{result.get('commit') or 'unknown'}`"
+    yield "trained", _plain(str(result.get("date")))
+    yield "commit of ipg", _code(result.get("commit") or "unknown")
     for title, found in (("versions in training", result.get("versions")), ("versions in export", versions())):
         if isinstance(found, dict):
-            yield title, ", ".join(f"{name} {number}" for name, number in found.items())
-    yield "hardware", str(result.get("hardware"))
+            yield title, _plain(", ".join(f"{name} {number}" for name, number in found.items()))
+    yield "hardware", _plain(str(result.get("hardware")))
+
+
+def _plain(text: str) -> str:
+    """A name of the user's as text and nothing else: no markup, no link, no new line."""
+    return re.sub(r"([\\`\[\]])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
+
+
+def _code(path: Any) -> str:
+    """The last part of a path, as code."""
+    return f"`{' '.join(Path(str(path)).name.replace('`', chr(39)).split())}`"
 
 
 def _table(head: tuple[str, ...], rows: Any) -> str:

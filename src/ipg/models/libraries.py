@@ -77,8 +77,9 @@ def from_hugging_face(name: str, normalization: str | None) -> HuggingFaceModel:
     library = import_extra("transformers", needed_for=f"hf:{name}")
     try:
         model = library.AutoModelForImageClassification.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"hf:{name} cannot be loaded: {str(error).strip().splitlines()[0]}") from None
+    except Exception as error:  # on weights that are damaged, or more than weights, it raises anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"hf:{name} cannot be loaded: {reason}") from None
     channels = getattr(model.config, "num_channels", 3)
     known = None if normalization is not None else _processing(library, name)
     chosen = chosen_normalization(normalization, known, channels=channels, source=f"hf:{name}")

@@ -63,7 +63,7 @@ def _run_model(folder: Path) -> str | None:
     try:
         stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         name = stored.get("origin", {}).get("network") or stored["config"]["model"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(f"{folder} is not the folder of a run: it has no config.json that names a model") from None
     return None if name is None else str(name)
 

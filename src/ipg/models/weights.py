@@ -120,7 +120,7 @@ def _normalization(path: Path, tensors: Tensors, metadata: Mapping[str, str]) ->
     try:
         described = json.loads(path.with_name("config.json").read_text(encoding="utf-8"))
         return Normalization.found_in(described.get("pretrained_cfg", described))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
 
 

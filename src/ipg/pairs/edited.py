@@ -195,7 +195,9 @@ def lazy_kontext(model: str = KONTEXT, *, device: str = "cuda", side: int = 1024
     @cache
     def load() -> Kontext:
         try:
-            pipeline = diffusers.FluxKontextPipeline.from_pretrained(model, dtype=torch.bfloat16)
+            pipeline = diffusers.FluxKontextPipeline.from_pretrained(
+                model, dtype=torch.bfloat16, use_safetensors=True, trust_remote_code=False
+            )
         except (OSError, ValueError) as error:
             raise DataError(f"the editing model {model} cannot be loaded: {error}") from error
         pipeline.set_progress_bar_config(disable=True)

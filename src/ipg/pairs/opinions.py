@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ipg.data.columns import read_columns
-from ipg.data.errors import DataError
+from ipg.data.errors import DataError, array_trouble
 
 __all__ = ["Known", "Opinions", "Says", "answers", "read_opinions"]
 
@@ -77,10 +76,8 @@ def _read_npz(place: Path) -> Opinions:
     try:
         with np.load(place, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except OSError as error:
-        raise DataError(f"{place} cannot be read as npz: {error.strerror or error}") from error
-    except (ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{place} cannot be read as npz: {error}") from error
+    except Exception as error:  # damaged files make NumPy and zipfile stumble in many ways
+        raise DataError(f"{place} cannot be read as npz: {array_trouble(error)}; write it again") from error
     if "image" not in arrays or len(arrays) < 2:
         held = ", ".join(arrays) or "nothing"
         raise DataError(f"{place} holds {held}; expected image, and label, attribute, others or features")

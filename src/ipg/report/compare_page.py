@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ipg.evaluation.confidence import BINS
 from ipg.evaluation.spread import Spread
-from ipg.experiments.table_text import origin
+from ipg.experiments.tables.text import origin
 from ipg.report import figures
 from ipg.report.caveats import caveats
 from ipg.report.compared import Comparison, MethodRows

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
-import jinja2
-from markupsafe import Markup
 from torch import Tensor
 
-from ipg.files import write_text
 from ipg.report import figures
+from ipg.report.html import inline, rendered, write_page
 from ipg.report.results import average, card, compared, headline, short, table
 from ipg.report.settings import SELECTIONS, made, settings, total_time
 from ipg.report.views import RunView, percent, series
@@ -72,22 +69,19 @@ class PageData:
 
 def write(path: Path, data: PageData) -> Path:
     """Write the page to `path` in one go: a reader finds the old page or the new one, never half of it."""
-    return write_text(path, render(data).encode("utf-8", "replace").decode("utf-8"))  # lone surrogates become `?`
+    return write_page(path, render(data))
 
 
 def render(data: PageData) -> str:
     """The page as a string; equal data gives equal pages."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(resources.files("ipg.report").joinpath("template.html").read_text("utf-8"))
     slots = series(data.runs)
     bars = figures.group_bars_data(data.runs)
     pair_bars = figures.pair_bars_data(data.runs)
     chosen = compared(data.runs)
     shared, differing = settings(data.runs)
     two = [data.runs[i] for i in chosen]
-    return template.render(
+    return rendered(
+        "template.html",
         data=data,
         group="group" if data.grouped else "class",
         headline=[headline(data.runs[i], slots[i]) for i in chosen if average(data.runs[i]) is not None],
@@ -98,15 +92,15 @@ def render(data: PageData) -> str:
         ],
         pair_share=percent(data.pair_count / data.train_count) if data.train_count else None,
         tiles=figures.pair_grid_data(data.pairs).tiles,
-        bars=[_inline(svg) for part in _columns(bars) if (svg := figures.draw_bars(part, legend=False))],
+        bars=[inline(svg) for part in _columns(bars) if (svg := figures.draw_bars(part, legend=False))],
         table=list(table(data.runs, bars, group="group" if data.grouped else "class")),
         pair_bars=[
-            _inline(svg)
+            inline(svg)
             for b, name in enumerate(("changes", "right"))
             if (svg := figures.draw_bars(pair_bars.take([b]), name=name, legend=False))
         ],
         pair_runs=[{"name": name, "series": slot} for name, slot in zip(pair_bars.runs, pair_bars.series, strict=True)],
-        curves=[_inline(figures.draw_curves(panel, legend=False)) for panel in figures.curves_data(data.runs)],
+        curves=[inline(figures.draw_curves(panel, legend=False)) for panel in figures.curves_data(data.runs)],
         flips=[_flip(flip, data.runs) for flip in data.flips],
         flip_counts=_flip_counts(data.flips, two),
         looks=[_look(look, data.runs) for look in data.looks],
@@ -117,11 +111,6 @@ def render(data: PageData) -> str:
         shared=shared,
         differing=differing,
     )
-
-
-def _inline(svg: str) -> Markup:
-    """An SVG of ours as part of a page, where it needs no namespace."""
-    return Markup(svg.replace(f' xmlns="{figures.SVG}"', "", 1))  # escaped by figures
 
 
 def _columns(bars: figures.Bars) -> list[figures.Bars]:

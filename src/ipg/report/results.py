@@ -72,6 +72,8 @@ def table(runs: Sequence[RunView], bars: Bars, *, group: str = "group") -> Itera
         return [number(run.metrics.get(key)) for run in runs]
 
     yield row("Average", "main", [_cell(value, share_interval(value, total)) for value in metric("average")], total)
+    if any(value is not None for value in metric("average_reweighted")):
+        yield row("Average, reweighted to training", "main", [_cell(value) for value in metric("average_reweighted")])
     yield row(f"Mean of {plural}", "main", [_cell(value) for value in metric("group_mean")])
     yield row(
         f"Worst {group}",
@@ -84,6 +86,9 @@ def table(runs: Sequence[RunView], bars: Bars, *, group: str = "group") -> Itera
     yield row(f"Gap, best to worst {group}", "main", [_gap(bars, r) for r in many])
     for b, name in enumerate(bars.blocks):
         yield row(name, "group", [_cell(bars.shares[r][b], bars.intervals[r][b]) for r in many], bars.counts[b])
+    for key, name in (("auroc", "AUROC"), ("calibration_error", "Calibration error")):
+        if any(value is not None for value in metric(key)):
+            yield row(name, "main", [_cell(value) for value in metric(key)])
     totals = [run.pairs.total if run.pairs else None for run in runs]
     pairs = [_cell(run.disagreement, share_interval(run.disagreement, n)) for run, n in zip(runs, totals, strict=True)]
     yield row("Pair disagreement", "main", pairs, totals[0] if len(set(totals)) == 1 else None)

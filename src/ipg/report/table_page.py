@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipg.experiments.table_study import StudyTable
+from ipg.experiments.tables.study import StudyTable
 from ipg.report.html import rendered
 
 __all__ = ["as_html"]

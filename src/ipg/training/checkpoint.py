@@ -1,11 +1,14 @@
 """A whole training state in one safetensors file: tensors as tensors, everything else as JSON in its header.
 
-No pickle: loading a checkpoint runs no code. Writing is atomic: a killed run leaves the last whole checkpoint.
+No pickle: loading a checkpoint runs no code. Writing is atomic: a killed run leaves the last whole checkpoint. A
+checksum of all of it tells a damaged file from a state to go on from.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,9 @@ from ipg.files import replacing
 
 __all__ = ["CheckpointError", "load_checkpoint", "save_checkpoint"]
 
-FORMAT = "ipg-checkpoint-1"
+FORMAT = "ipg-checkpoint-2"
+WITHOUT_CHECKSUM = "ipg-checkpoint-1"
+"""What it was called before, still read."""
 
 
 class CheckpointError(ValueError):
@@ -32,8 +37,9 @@ def save_checkpoint(path: Path, state: Any) -> None:
     """
     tensors: dict[str, Tensor] = {}
     structure = json.dumps(_encode(state, "", tensors))
+    metadata = {"format": FORMAT, "structure": structure, "checksum": _checksum(structure, tensors)}
     with replacing(path) as temporary:  # not safetensors' save_file, which makes temporary files of its own
-        temporary.write_bytes(save(tensors, metadata={"format": FORMAT, "structure": structure}))
+        temporary.write_bytes(save(tensors, metadata=metadata))
 
 
 def load_checkpoint(path: Path, *, device: torch.device | str = "cpu") -> Any:
@@ -41,17 +47,29 @@ def load_checkpoint(path: Path, *, device: torch.device | str = "cpu") -> Any:
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
+            if metadata.get("format") not in (FORMAT, WITHOUT_CHECKSUM):
                 raise CheckpointError(f"{path} is not a checkpoint of this program (format {metadata.get('format')!r})")
             names = file.keys()
             tensors = {name: file.get_tensor(name).clone() for name in names}  # or they would hold the file in use
-        return _decode(json.loads(metadata["structure"]), tensors)
+        structure = metadata["structure"]
+        if metadata["format"] == FORMAT and metadata.get("checksum") != _checksum(structure, tensors):
+            raise ValueError("its checksum is another")
+        return _decode(json.loads(structure), tensors)
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}") from None
     except CheckpointError:
         raise
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged and cannot be read ({error}); delete it to start again") from None
+
+
+def _checksum(structure: str, tensors: Mapping[str, Tensor]) -> str:
+    """Of the structure and of names, kinds, shapes and bytes of all tensors."""
+    found = zlib.crc32(structure.encode())
+    for name, tensor in sorted(tensors.items()):
+        found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
+        found = zlib.crc32(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data, found)
+    return f"{found:08x}"
 
 
 def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -59,7 +77,8 @@ def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         while name in tensors:  # {"a/b": …} beside {"a": {"b": …}}
             name += "'"
-        tensors[name] = value.detach().clone(memory_format=torch.contiguous_format)  # no memory shared with another
+        own = value.detach().clone(memory_format=torch.contiguous_format)  # no memory shared with another
+        tensors[name] = own.cpu()
         return {"tensor": name}
     within = f"{name}/" if name else ""
     if isinstance(value, dict):

@@ -1,10 +1,12 @@
 """The folder of a run: its configuration, its metrics by epoch, one checkpoint, its result, a `done` marker.
 
-A run that went wrong leaves `failure.json` until it goes on.
+The marker holds the digests of what the finished run wrote, so that damage is told from results. A run that went wrong
+leaves `failure.json` until it goes on.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from ipg.files import leftovers, write_json, write_jsonl, write_text
+from ipg.files import leftovers, write_json, write_jsonl
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 
 __all__ = ["FIRST_STAGE", "FolderError", "RunFolder"]
@@ -125,7 +127,7 @@ class RunFolder:
         save_checkpoint(self.model, weights)
         write_jsonl(self.metrics, rows)  # again: a kill may have come between the last checkpoint and its metrics
         write_json(self.result, result)
-        write_text(self.done, "")
+        write_json(self.done, {file.name: _digest(file) for file in self._kept()})
 
     def finished(self) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, Any]] | None:
         """Weights, metrics and result of a run that is done; None where it is not.
@@ -135,8 +137,26 @@ class RunFolder:
         """
         if not self.done.exists():
             return None
+        self.verify()
         weights = self._read(self.model, load_checkpoint)
         return weights, self._read(self.metrics, read_jsonl), self._read(self.result, read_json)
+
+    def verify(self) -> None:
+        """FolderError where a file that is there is not what the finished run wrote.
+
+        An empty marker is of a time before there were digests, and says nothing.
+        """
+        try:
+            digests = json.loads(self.done.read_text(encoding="utf-8") or "{}")
+            wrong = [file for file in self._kept() if file.is_file() and digests.get(file.name) != _digest(file)]
+        except (OSError, ValueError, AttributeError, RecursionError):
+            raise self.damaged(self.done) from None
+        if digests and wrong:
+            raise self.damaged(wrong[0])
+
+    def _kept(self) -> tuple[Path, ...]:
+        """What a finished run is known by."""
+        return self.config, self.metrics, self.result, self.model
 
     def _read(self, file: Path, reader: Callable[[Path], Any]) -> Any:
         try:
@@ -146,15 +166,25 @@ class RunFolder:
 
     def damaged(self, file: Path) -> FolderError:
         """The error for a file of a finished run that cannot be used."""
+        if file == self.config:
+            return FolderError(f"{file} is damaged. Name another folder, or delete this one and train again.")
         return FolderError(
             f"{file} is damaged or missing. Delete {self.done} and run the command that trained it again: it writes "
             f"the file anew from its checkpoint."
         )
 
 
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """The rows of a file with one JSON object a line, of which there is at least one."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    except (ValueError, RecursionError) as error:
+        raise FolderError(f"{path} is damaged and cannot be read ({error})") from None
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise FolderError(f"{path} is damaged: expected an object a line")
     return rows
@@ -166,7 +196,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FolderError(f"there is no {path}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise FolderError(f"{path} is damaged and cannot be read ({error})") from None
     if not isinstance(value, dict):
         raise FolderError(f"{path} is damaged: expected an object, got a {type(value).__name__}")

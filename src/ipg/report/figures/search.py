@@ -8,8 +8,8 @@ from itertools import accumulate
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from ipg.experiments.search_plan import Tried
-from ipg.experiments.search_result import Found
+from ipg.experiments.search.plan import Tried
+from ipg.experiments.search.result import Found
 from ipg.methods.space import Choice, LogUniform
 from ipg.report.figures.drawing import INK, MUTED, SERIES, TRACK, bar, canvas, fit, style, text_width, to_svg
 from ipg.report.views import percent

@@ -1,0 +1,134 @@
+"""Names of files and classes are text wherever they end up: in a terminal, a spreadsheet, a model card."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from markdown_it import MarkdownIt
+
+from ipg.classifier import Classifier
+from ipg.cli.console import command_line
+from ipg.cli.errors import LONGEST_LINE, clear
+from ipg.config import RunConfig
+from ipg.export.card import card
+from ipg.models import build_model
+from ipg.prediction import FORMULA, Prediction, write_predictions
+
+HOSTILE = '"><script>alert(1)</script><img src=https://example.org/x onerror=alert(1)>[a](javascript:alert(1))`|\n# b'
+
+
+def classifier(*classes: str, **settings: Any) -> Classifier:
+    groups = {
+        f"{name}, {HOSTILE}": {"accuracy": 0.5, "count": count} for name, count in zip(classes, (2, 0), strict=True)
+    }
+    result = {"metrics": {"average": 0.5, "groups": groups}, "hardware": HOSTILE, "commit": HOSTILE}
+    result |= {"date": HOSTILE, "versions": {HOSTILE: HOSTILE}}
+    config = RunConfig.from_mapping({"method": "erm", **settings}).flat()
+    model = build_model("small_cnn", channels=3, classes=2)
+    return Classifier(model, (3, 16, 16), classes, config=config, result=result)
+
+
+# -- a spreadsheet ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", FORMULA)
+def test_no_cell_is_a_formula(tmp_path: Path, start: str) -> None:
+    formula = f'{start}HYPERLINK("https://example.org/" & A1)'
+    said = [Prediction(f"{formula}.png", (0.25, 0.75)), Prediction(f"{formula}.jpg", error=formula)]
+    write_predictions(tmp_path / "all.csv", classifier("cat", formula), iter(said))
+    with (tmp_path / "all.csv").open(encoding="utf-8", newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert [cell for cell in cells if cell.startswith(FORMULA)] == []
+    assert cells.count(f"'{formula}") == 2  # the class and the reason
+    assert f"./{formula}.png" in cells  # still the way to the file
+
+
+def test_what_is_no_formula_stays(tmp_path: Path) -> None:
+    said = [Prediction("a/b-c=d.png", (0.25, 0.75)), Prediction("c.png", (0.75, 0.25))]
+    counts = write_predictions(tmp_path / "all.csv", classifier("-1", "x+y"), iter(said))
+    with (tmp_path / "all.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    assert [row[:2] for row in rows[1:]] == [["a/b-c=d.png", "x+y"], ["c.png", "-1"]]
+    assert counts.classes == {"-1": 1, "x+y": 1}
+
+
+def test_a_name_that_is_no_text_can_be_written(tmp_path: Path) -> None:
+    write_predictions(tmp_path / "all.csv", classifier("a", "b"), iter([Prediction("\udcff.png", (0.5, 0.5))]))
+    assert "\n?.png,a," in (tmp_path / "all.csv").read_text(encoding="utf-8")
+
+
+# -- a model card -------------------------------------------------------------------------------------------------
+
+
+class Tags(HTMLParser):
+    """Tags, and where links and images lead."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.places: set[str] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: Any) -> None:
+        self.tags.add(tag)
+        self.places |= {value for name, value in attributes if name in ("src", "href")}
+
+
+def test_a_card_has_no_markup_of_the_users() -> None:
+    text = card(classifier(HOSTILE, "dog", data=f"/x/{HOSTILE}.csv", weights=f"/x/{HOSTILE}"), HOSTILE, {}, 16)
+    page = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)  # as sites that allow HTML show it
+    found = Tags(page)
+    assert not {"script", "img"} & found.tags
+    assert found.places == set()
+    assert page.count("<h1>") == 1
+    assert "&lt;script&gt;" in page
+
+
+# -- a terminal ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("no \x1b]0;owned\x07\x1b[31m file", r"ipg: no \x1b]0;owned\x07\x1b[31m file"),
+        ("a\nb\r\nc\u2028d", "ipg: a b c d"),
+        ("right\u202eto left", r"ipg: right\u202eto left"),
+        ("größer …", "ipg: größer …"),
+    ],
+)
+def test_errors_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str], message: str, shown: str) -> None:
+    assert _said(ValueError(message), capsys) == [shown]
+
+
+def test_errors_are_of_readable_length(capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = _said(ValueError("begin " + "x" * 1_000_000 + " end"), capsys)
+    assert len(line) < LONGEST_LINE + 20
+    assert line.startswith("ipg: begin x")
+    assert line.endswith("x end")
+
+
+def _said(error: Exception, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit):
+        clear(fail)()
+    return capsys.readouterr().err.splitlines()
+
+
+# -- secrets ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secret", ["s3cr3t", "s3cr3t@home", "s3:cr3t"])
+def test_a_report_does_not_quote_passwords(monkeypatch: pytest.MonkeyPatch, secret: str) -> None:
+    address = f"postgresql://me:{secret}@db.example:5432/runs"
+    monkeypatch.setattr(
+        sys, "argv", ["ipg", "report", "run", "--storage", address, f"--data-path=s3://me:{secret}@x/y"]
+    )
+    assert command_line() == ("ipg report run --storage postgresql://db.example:5432/runs --data-path=s3://x/y")
