@@ -132,3 +132,11 @@ def test_a_model_that_predicts_one_class_is_pointed_out(predicted: int, warned: 
     listener = ConsoleListener(console, label="ipg")
     listener.epoch(row(validation={"average": 0.5, "predicted_classes": predicted}, pair_disagreement=0.0))
     assert ("every image gets the same class" in written(console)) == warned
+
+
+def test_a_network_fitted_anew_is_no_further_epoch() -> None:
+    console = screen(terminal=False)
+    listener = ConsoleListener(console, label="dfr")
+    listener.started(RunConfig(epochs=2), step=0, total=10)
+    listener.epoch(row(epoch=3, train={}))
+    assert written(console).splitlines()[-1] == "  fitted anew  validation 100.0  test 100.0  pairs disagree 100.0"

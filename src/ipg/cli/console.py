@@ -67,9 +67,11 @@ class ConsoleListener(Listener):
         self._bar.update(self._task, completed=step, values="  ".join(shown))
 
     def epoch(self, row: Mapping[str, Any]) -> None:
-        """One line."""
-        loss = row["train"].get("task_loss", math.nan)
-        parts = [f"  epoch {row['epoch']}/{self._epochs}", f"loss {loss:.3f}" if loss < 100 else f"loss {loss:.0e}"]
+        """One line; of a row beyond the last epoch, what the network is worth once it was fitted anew."""
+        parts = ["  fitted anew"]
+        if row["epoch"] <= self._epochs:
+            loss = row["train"].get("task_loss", math.nan)
+            parts = [f"  epoch {row['epoch']}/{self._epochs}", f"loss {loss:.3f}" if loss < 100 else f"loss {loss:.0e}"]
         parts += [f"{split} {percent(row[split]['average'])}" for split in ("validation", "test") if split in row]
         if row["pair_disagreement"] is not None:
             parts.append(f"pairs disagree {percent(row['pair_disagreement'])}")
