@@ -7,14 +7,13 @@ loss and accuracy asked for at every step. ResNet-50 is timm's, fresh, on 224 pi
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
 from torch import nn
 
-from ipg.benchmarks.iterations import Block, iterations, per_step, steps_for
+from ipg.benchmarks.iterations import Block, as_in_a_run, iterations, per_step, steps_for
 from ipg.benchmarks.measure import Measurement, compare, take_turns
 from ipg.benchmarks.plain import erm_step
 from ipg.benchmarks.steps import Kind
@@ -22,8 +21,6 @@ from ipg.config import RunConfig
 from ipg.data.table import ImageTable
 from ipg.models import build_model
 from ipg.pairs.pairset import PairSet
-from ipg.training.device import numerics
-from ipg.training.engine import compiling
 from ipg.training.materials import Materials
 
 __all__ = ["BATCH", "measure", "noise"]
@@ -74,13 +71,7 @@ def _ours(kind: Kind, model: nn.Module, materials: tuple[ImageTable, PairSet], d
     )  # fmt: skip
     table, pairs = materials
     step = iterations(config, Materials(table, model, pairs if kind.method == "ipg" else None), device)
-
-    def block(steps: int) -> None:
-        with numerics(config, device), compiling(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what torch says while it compiles
-            step(steps)
-
-    return block
+    return as_in_a_run(step, config, device)
 
 
 def _plain(model: nn.Module, materials: tuple[ImageTable, PairSet], device: torch.device) -> Block:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from itertools import count, islice
@@ -12,12 +13,13 @@ from torch import Tensor
 from ipg.benchmarks.measure import timed
 from ipg.config import RunConfig
 from ipg.data.batches import Batch, Batches
+from ipg.training.device import numerics
 from ipg.training.distributed import Team
-from ipg.training.engine import resolve
+from ipg.training.engine import compiling, resolve
 from ipg.training.loop import Training
 from ipg.training.materials import Materials
 
-__all__ = ["Block", "iterations", "per_step", "steps_for"]
+__all__ = ["Block", "as_in_a_run", "iterations", "per_step", "steps_for"]
 
 Block = Callable[[int], None]
 """Makes as many iterations as it is told, going on where it stopped."""
@@ -60,6 +62,17 @@ class _Ready(Batches):
         """The one batch."""
         del rows
         return self._batch
+
+
+def as_in_a_run(step: Block, config: RunConfig, device: torch.device) -> Block:
+    """Iterations under the numerics of a run, without what torch says while it compiles."""
+
+    def block(steps: int) -> None:
+        with numerics(config, device), compiling(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            step(steps)
+
+    return block
 
 
 def per_step(block: Block, steps: int, device: torch.device) -> float:

@@ -7,19 +7,16 @@ does so with images that stay in the machine's memory. On a GPU: ResNet-50 on 22
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from functools import partial
 
 import torch
 
 from ipg.benchmarks.gpu import BATCH, noise
-from ipg.benchmarks.iterations import Block, iterations, per_step, steps_for
+from ipg.benchmarks.iterations import Block, as_in_a_run, iterations, per_step, steps_for
 from ipg.benchmarks.measure import Measurement, compare, take_turns
 from ipg.config import RunConfig
 from ipg.models import build_model
-from ipg.training.device import numerics
-from ipg.training.engine import compiling
 from ipg.training.materials import Materials
 
 __all__ = ["measure"]
@@ -39,11 +36,12 @@ def measure(device: torch.device, *, quick: bool) -> Iterator[Measurement]:
     )  # fmt: skip
     seen = plain.with_changes(crop=0.7, flip=True)
     blocks = {
-        f"{name} ready": _block(plain, iterations(plain, materials(), device, ready=True), device),
-        f"{name} resident": _block(seen, iterations(seen, materials(), device), device),
+        f"{name} ready": as_in_a_run(iterations(plain, materials(), device, ready=True), plain, device),
+        f"{name} resident": as_in_a_run(iterations(seen, materials(), device), seen, device),
     }
     if gpu:
-        blocks[f"{name} streamed"] = _block(seen, iterations(seen, materials(), device, resident=0.0), device)
+        streamed = iterations(seen, materials(), device, resident=0.0)
+        blocks[f"{name} streamed"] = as_in_a_run(streamed, seen, device)
     for block in blocks.values():
         block(4 if quick else 16)  # compile, capture, and let libraries settle
     steps = 4 if quick else steps_for(blocks[f"{name} ready"], device, seconds=SECONDS)
@@ -56,17 +54,6 @@ def measure(device: torch.device, *, quick: bool) -> Iterator[Measurement]:
 def _images(block: Block, steps: int, device: torch.device) -> float:
     """Images a second."""
     return 1e3 * BATCH / per_step(block, steps, device)
-
-
-def _block(config: RunConfig, step: Block, device: torch.device) -> Block:
-    """Iterations under the numerics of a run."""
-
-    def block(steps: int) -> None:
-        with numerics(config, device), compiling(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what torch says while it compiles
-            step(steps)
-
-    return block
 
 
 def _materials(name: str, channels: int, size: int) -> Materials:

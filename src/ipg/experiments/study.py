@@ -78,6 +78,12 @@ class Trial:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """What a row says of the trial that it is of."""
+        names = ("study", "dataset", "method", "protocol", "seed")
+        return {"key": self.key, **{name: getattr(self, name) for name in names}}
+
+    @property
     def title(self) -> str:
         """The trial in words."""
         config = self.config

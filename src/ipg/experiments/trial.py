@@ -86,12 +86,7 @@ def _identity(trial: Trial, materials: Materials, config: Mapping[str, Any], spl
         known |= {"pair_file": given.pairs, "pairs": 0 if pairs is None else len(pairs)}
         known["pair_builder"] = None if pairs is None else pairs.builder
     return {
-        "key": trial.key,
-        "study": trial.study,
-        "dataset": trial.dataset,
-        "method": trial.method,
-        "protocol": trial.protocol,
-        "seed": trial.seed,
+        **trial.identity,
         "config": {"weights": None, **known},
         "selection": given.selection,
         "split": split,

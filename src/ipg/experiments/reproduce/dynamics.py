@@ -131,12 +131,7 @@ def run_dynamics(
     run.guide.tap.remove()
     settled = {name: value for name, value in config.flat().items() if name not in ("seed", *ELSEWHERE)}
     return {
-        "key": trial.key,
-        "study": trial.study,
-        "dataset": trial.dataset,
-        "method": trial.method,
-        "protocol": trial.protocol,
-        "seed": trial.seed,
+        **trial.identity,
         "config": settled,
         "split": metrics_split,
         "kind": "dynamics",

@@ -100,7 +100,8 @@ def run_search_trial(
         rows = outcome.rows
         ended = _worth(trial, outcome, metrics_split)
     return {
-        **{name: getattr(trial, name) for name in ("key", "study", "dataset", "method", "protocol", "seed", "number")},
+        **trial.identity,
+        "number": trial.number,
         "config": {name: v for name, v in settled(config).items() if name not in ("seed", *ELSEWHERE)},
         "objective": objective,
         "split": metrics_split,
