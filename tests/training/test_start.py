@@ -46,6 +46,11 @@ def test_a_run_goes_on_with_the_very_weights_of_another(plain: Path) -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+def test_a_study_may_name_a_run_that_lies_beside_the_data(plain: Path) -> None:
+    model = gather(config(start=plain.name, data_path=str(plain.parent))).model
+    assert all(torch.equal(value, weights_of(plain)[name]) for name, value in model.state_dict().items())
+
+
 def test_files_of_weights_do_as_well(plain: Path, tmp_path: Path) -> None:
     save_weights(tmp_path / "named.safetensors", load_model(plain))
     torch.save(load_model(plain).state_dict(), tmp_path / "bare.pth")

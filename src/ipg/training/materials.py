@@ -146,7 +146,7 @@ def _network(config: RunConfig, table: ImageTable, images: Tensor) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(config.seed, "model"))
         if config.start is not None:
-            return start_from(config, images, table.classes)
+            return start_from(config.with_changes(start=_found(config, config.start)), images, table.classes)
         return build_model(
             config.model or suited_model(table),
             channels=images.shape[1],
