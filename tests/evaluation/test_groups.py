@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ipg.data.table import ImageTable
 from ipg.evaluation import groups
 from ipg.evaluation.confidence import confidence_metrics
-from ipg.evaluation.groups import evaluate, evaluating, group_metrics, logits, predict
+from ipg.evaluation.groups import evaluate, evaluating, evaluation_batch, group_metrics, logits, predict
 from ipg.models import build_model
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state")
@@ -221,3 +221,11 @@ def test_autocast_is_on_where_asked_for() -> None:
     predict(Brightest(note), images)
     predict(Brightest(note), images, autocast=torch.bfloat16)
     assert seen == [torch.float32, torch.bfloat16]
+
+
+def test_photographs_are_evaluated_few_at_a_time_on_a_cpu() -> None:
+    def size(side: int, place: str) -> int:
+        return evaluation_batch(torch.empty(0, 3, side, side), torch.device(place))
+
+    assert [size(side, "cpu") for side in (14, 64, 128, 224, 2000)] == [128, 128, 32, 10, 1]
+    assert size(224, "cuda") == groups.EVALUATION_BATCH

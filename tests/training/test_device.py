@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -145,3 +147,31 @@ def test_the_callers_generators_are_left_alone() -> None:
     with pytest.raises(RuntimeError, match="a bug"):
         run()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+PAGES = """
+import resource, sys, torch
+from ipg.training.device import keep_freed_memory
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        torch.ones(2**23)  # 32 MiB: 8,192 pages, unless they are large
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+keep_freed_memory()
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc can be told")
+def test_freed_memory_is_used_again_instead_of_coming_anew() -> None:
+    def pages(**settings: str) -> int:
+        told = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+        command = [sys.executable, "-c", PAGES]
+        done = subprocess.run(command, env={**told, **settings}, capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    kept = pages()
+    left_alone = pages(MALLOC_ARENA_MAX="8")  # a setting of the user's, so nothing is changed
+    assert kept < 100
+    assert left_alone > 10 * max(kept, 1)
