@@ -85,7 +85,7 @@ def test_all_mistakes_at_once() -> None:
         "batch='many': expected a whole number",
         "schedule='linear': expected one of constant, cosine, step",
         "alpha=1.5: expected 0 <= alpha < 1",
-        "margin='wide': expected a number, at least 0, or a multiple such as \"0.5x\"",
+        "margin='wide': expected a number, at least 0, a multiple such as \"0.5x\", or auto",
     ]
 
 
@@ -234,7 +234,7 @@ def test_forms_of_the_margin(given: Any, kept: str, flat: Any) -> None:
 @pytest.mark.parametrize("margin", ["x", "", "-1", "-0.5x", "inf", "nan", "nanx", "0.5xx", "1 2"])
 def test_margins_that_are_none(margin: str) -> None:
     assert problems(margin=margin) == [
-        f'margin={margin!r}: expected a number, at least 0, or a multiple such as "0.5x"'
+        f'margin={margin!r}: expected a number, at least 0, a multiple such as "0.5x", or auto'
     ]
 
 
@@ -286,3 +286,16 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: Any, message: str) -
         load_config(file)
     (problem,) = caught.value.problems
     assert problem.startswith(message.format(file=file))
+
+
+def test_a_network_that_starts_from_weights_keeps_its_statistics_and_a_wider_margin() -> None:
+    fresh, trained = RunConfig(), RunConfig(weights="net.safetensors")
+    repaired = RunConfig(start="run")
+    assert [(c.margin, c.batch_norm) for c in (fresh, trained)] == [("auto", "auto")] * 2
+    assert [(c.suited().margin, c.suited().batch_norm) for c in (fresh, trained, repaired)] == [
+        ("0.5x", "train"), ("0.85x", "eval"), ("0.85x", "eval"),
+    ]  # fmt: skip
+    given = RunConfig(weights="net.safetensors", margin="0.1", batch_norm="train")
+    assert given.suited() == given
+    assert {name: trained.flat()[name] for name in ("margin", "batch_norm")} == {"margin": "0.85x", "batch_norm": "eval"}
+    assert fresh.with_changes(weights="net.safetensors").suited().margin == "0.85x"

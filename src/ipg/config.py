@@ -10,8 +10,9 @@ import difflib
 import math
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import pairwise
@@ -103,15 +104,16 @@ class RunConfig:
     """Length of the task gradient as a share of the correction's. Raise it only when the task signal is weak."""
     tau: float = 0.0
     """Share of disagreeing pairs from which the condition is violated. Raise it only when pairs may mislead."""
-    margin: str = "0.5x"
-    """Distance kept between classes: a number as in the paper, or 0.5x for half the first mean distance."""
+    margin: str = "auto"
+    """Distance kept between classes: a number as in the paper, 0.5x for half the first mean distance, or auto: 0.85x for
+    a network that starts from weights, 0.5x for a fresh one."""
     every: int = 4
     """Correct at each k-th iteration; 1 is the paper. Keep every * alpha below 1."""
     floor: float = 1e-3
     """The paper's epsilon: least length the task gradient is clipped to when the condition is met."""
-    batch_norm: str = "train"
-    """BatchNorm statistics, of any method: train (updated by task and pair batches) or eval (kept; advised for
-    pretrained networks)."""
+    batch_norm: str = "auto"
+    """BatchNorm statistics, of any method: train (updated by task and pair batches), eval (kept), or auto: eval for a
+    network that starts from weights, train for a fresh one."""
     distance: str = "rationale"
     """What pairs are compared in: rationale (the method), features or logits."""
     strict: bool = False
@@ -136,32 +138,47 @@ class RunConfig:
     """On a GPU: only deterministic kernels, so that a resumed run ends with the same bits."""
 
     def __post_init__(self) -> None:
-        if problems := list(self._problems()):
+        self._settle(_kinds())
+
+    def _settle(self, names: Iterable[str]) -> None:
+        if problems := list(self._problems(names)):
             raise ConfigError(problems)
 
-    def _problems(self) -> Iterator[str]:
-        """Bring every field to its type and range; what cannot be is a problem."""
-        for name, kind in _kinds().items():
+    def _problems(self, names: Iterable[str]) -> Iterator[str]:
+        """Bring the named fields to their types and ranges; what cannot be is a problem."""
+        for name in names:
             given = getattr(self, name)
             try:
-                value = _coerce(given, kind)
+                value = _coerce(given, _kinds()[name])
                 _check(name, value)
             except ValueError as error:
                 yield f"{name}={given!r}: {error}"
             else:
                 object.__setattr__(self, name, value)
 
+    def suited(self) -> RunConfig:
+        """The same, with what `auto` stands for as the margin and as the BatchNorm policy."""
+        trained = self.weights is not None or self.start is not None
+        meant = {"margin": "0.85x", "batch_norm": "eval"} if trained else {"margin": "0.5x", "batch_norm": "train"}
+        return self.with_changes(**{name: value for name, value in meant.items() if getattr(self, name) == "auto"})
+
     def flat(self) -> dict[str, Any]:
         """All fields as one level of plain values, the method's own options among them: for result rows."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        meant = self.suited()
+        values: dict[str, Any] = {field.name: getattr(meant, field.name) for field in fields(meant)}
         options: dict[str, Any] = values.pop("options")
-        if not self.margin.endswith("x"):
-            values["margin"] = float(self.margin)
+        if not meant.margin.endswith("x"):
+            values["margin"] = float(meant.margin)
         return values | options
 
     def with_changes(self, **changes: Any) -> RunConfig:
-        """The same configuration with some fields changed."""
-        return replace(self, **changes)
+        """The same configuration with some fields changed; the others are not looked at again."""
+        if unknown := changes.keys() - _kinds().keys():
+            raise TypeError(f"a configuration has no {', '.join(sorted(unknown))}")
+        made = copy(self)
+        vars(made).update(changes)
+        made._settle(changes)
+        return made
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, base: RunConfig | None = None) -> RunConfig:
@@ -184,7 +201,7 @@ class RunConfig:
 CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": ("constant", "cosine", "step"),
     "optimizer": ("adam", "adamw", "sgd"),
-    "batch_norm": ("train", "eval"),
+    "batch_norm": ("auto", "train", "eval"),
     "distance": ("rationale", "features", "logits"),
     "selection": ("last", "training_environments", "worst_group", "pairs"),
     "device": ("auto", "cpu", "cuda", "mps"),
@@ -242,13 +259,13 @@ def _check(name: str, value: Any) -> None:
         test, expected = _RANGES[name]
         if not (isinstance(value, str) or abs(value) < math.inf) or not test(value):
             raise ValueError(f"expected {expected}")
-    if name == "margin":
+    if name == "margin" and value != "auto":
         try:
             good = 0 <= float(value.removesuffix("x")) < math.inf
         except ValueError:
             good = False
         if not good:
-            raise ValueError('expected a number, at least 0, or a multiple such as "0.5x"')
+            raise ValueError('expected a number, at least 0, a multiple such as "0.5x", or auto')
 
 
 def _coerce(value: Any, kind: Any) -> Any:

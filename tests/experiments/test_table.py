@@ -169,6 +169,49 @@ def test_a_single_seed_has_no_deviation(project: Path) -> None:
     assert cells(short_table(project), "IPG, our settings: 40 pairs, α 0.2, every 4")[1:3] == ["71.5", "1"]
 
 
+BIRDS = """
+dataset = "waterbirds100"
+seeds = 2
+[base]
+model = "mobilenetv2_100"
+weights = "net.safetensors"
+pairs = "made"
+selection = "worst_group"
+[[arm]]
+method = "ipg"
+protocol = "tuned"
+[[arm]]
+method = "erm"
+protocol = "tuned"
+config = { class_weighted = false }
+[[arm]]
+method = "erm"
+protocol = "tuned"
+[[arm]]
+method = "joint"
+protocol = "tuned"
+"""
+
+
+def test_photographs_are_judged_by_their_worst_group_beside_the_papers_other_network(tmp_path: Path) -> None:
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "birds.toml").write_text(BIRDS, encoding="utf-8")
+    trials = load_study(tmp_path / "studies" / "birds.toml").trials
+    rows = [row(trial, 0.9, worst=worst) for trial, worst in zip(trials, (0.80, 0.84, 0.30, 0.40, 0.2), strict=False)]
+    for line in rows:  # as the runner writes them where pairs are a file
+        found = (124, "counterparts") if line["method"] == "ipg" else (0, None)
+        line["config"] |= {"pair_file": "made", **dict(zip(("pairs", "pair_builder"), found, strict=True))}
+    write(tmp_path / "results" / "birds" / "trials.jsonl", rows)
+    text = dataset_table("waterbirds100", measured(tmp_path / "results", tmp_path / "studies"), published())
+    name = "IPG, our settings: 124 real pairs, α 0.1, every 4"
+    assert cells(text, "ERM") == ["ERM", "35.0 ± 7.1", "2", "90.0 ± 0.0", "35.0 ± 7.1", "37.9 ± 1.7"]
+    assert cells(text, "ERM, class-weighted") == ["ERM, class-weighted", "20.0", "1 of 2", "90.0", "20.0", "–"]
+    assert cells(text, name) == [name, "82.0 ± 2.8", "2", "90.0 ± 0.0", "82.0 ± 2.8", "86.3 ± 1.9"]
+    assert text.index("| ERM |") < text.index(f"| {name} |")
+    assert "Joint" not in text  # has no row
+    assert "`mobilenetv2_100`, where the paper has ResNet-50" in " ".join(text.split())
+
+
 def test_missing_seeds_are_named_in_the_long_table(project: Path) -> None:
     page = results_page(measured(project / "results", project / "studies"), published(), [])
     joint = cells(page, "Joint Optimization, order `sum`, loss `alignment`")

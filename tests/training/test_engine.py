@@ -22,7 +22,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def found(config: RunConfig, device: torch.device, processes: int = 1) -> tuple[str, str]:
     settled = resolve(config, device, processes=processes)
-    assert settled.with_changes(precision=config.precision, engine=config.engine) == config  # nothing else changes
+    assert settled.with_changes(precision=config.precision, engine=config.engine) == config.suited()  # nothing else
     return settled.precision, settled.engine
 
 

@@ -21,7 +21,7 @@ __all__ = ["Ipg", "build_guidance"]
 
 def build_guidance(setup: Setup, **changes: Any) -> Guidance:
     """The `Guidance` that the run's configuration describes; `changes` win over it."""
-    config = setup.config
+    config = setup.config.suited()
     arguments: dict[str, Any] = {
         "alpha": config.alpha,
         "tau": config.tau,

@@ -24,7 +24,7 @@ VARIANTS = 64
 
 
 def resolve(config: RunConfig, device: torch.device, *, processes: int) -> RunConfig:
-    """`config` with the precision and the engine that `auto` stands for on `device`."""
+    """`config` with what `auto` stands for: the precision and the engine on `device`, and what suits the network."""
     graphs = device.type == "cuda" and processes == 1
     engine = config.engine
     if engine == "auto":
@@ -35,7 +35,7 @@ def resolve(config: RunConfig, device: torch.device, *, processes: int) -> RunCo
     if engine == "compiled" and not _has_triton():
         warnings.warn("the network cannot be compiled here, since triton is not installed: captured only", stacklevel=2)
         engine = "captured"
-    return config.with_changes(precision=resolve_precision(config.precision, device), engine=engine)
+    return config.suited().with_changes(precision=resolve_precision(config.precision, device), engine=engine)
 
 
 def lay_out(model: nn.Module, config: RunConfig, device: torch.device) -> nn.Module:

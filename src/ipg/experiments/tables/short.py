@@ -6,11 +6,27 @@ from collections.abc import Sequence
 
 from ipg.experiments.arms import Arm, Figure, figure_of
 from ipg.experiments.tables.rows import Measured
-from ipg.experiments.tables.text import NAMES, PROTOCOLS, code, figure_text, markdown, numbers, origin, words, wrapped
+from ipg.experiments.tables.text import (
+    NAMES,
+    PROTOCOLS,
+    code,
+    figure_text,
+    markdown,
+    numbers,
+    origin,
+    percent,
+    seeds_text,
+    words,
+    wrapped,
+)
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
 
 __all__ = ["dataset_table"]
+
+_MORE = "All arms, how settings were chosen and how to make the rows again: [results](results/README.md)."
+_BUILT = {"counterparts": "real ", "background": "composed ", "matched": "matched ", "random": "random "}
+"""Where pairs of photographs come from, by their builder."""
 
 
 def dataset_table(dataset: str, studies: Sequence[Measured], figures: Sequence[Figure]) -> str:
@@ -19,23 +35,66 @@ def dataset_table(dataset: str, studies: Sequence[Measured], figures: Sequence[F
     rows = [row for arm in arms for row in arm.rows]
     if not rows:
         return "Not measured yet."
+    if all(arm.config["selection"] == "worst_group" for arm in arms):
+        plain_first = sorted(arms, key=lambda arm: "pairs" in method_class(arm.method).needs)
+        return _by_group([arm for arm in plain_first if arm.rows], figures)
     bounds = {figure.approach: figure for figure in figures if figure.dataset == dataset}
     head = ["", "accuracy", "seeds", "last epoch", "worst group", "seconds", "paper"]
     lines = [[_title(arm), *numbers(arm), figure_text(figure_of(arm, figures))] for arm in arms]
     for name, place in (("Random", 0), ("Optimal", len(lines) + 1)):
         if name in bounds:
             lines.insert(place, [name, *[""] * (len(head) - 2), figure_text(bounds[name])])
-    collapses = [f"{_title(arm)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed]
     notes = (
         "Test accuracy in percent, mean ± standard deviation over seeds, at the epoch that the selection rule keeps "
         "and at the last. *Worst group*: the mean over seeds of the lowest accuracy among the groups of label and "
         "attribute. *Seconds*: a trial with its evaluations. "
         + " ".join(_protocol_line(name, arms) for name in dict.fromkeys(arm.protocol for arm in arms))
-        + f" Seeds that predict one class for every image: {'; '.join(collapses) or 'none'}.",
-        f"{origin(rows)}. All arms, how settings were chosen and how to make the rows again: "
-        "[results](results/README.md).",
+        + f" Seeds that predict one class for every image: {_collapses(arms)}.",
+        f"{origin(rows)}. {_MORE}",
     )
     return "\n\n".join([markdown(head, lines), *map(wrapped, notes)])
+
+
+def _by_group(arms: Sequence[Arm], figures: Sequence[Figure]) -> str:
+    """The table of arms that are judged by their worst group."""
+    rows = [row for arm in arms for row in arm.rows]
+    networks = {str(arm.config["model"]) for arm in arms}
+    head = ["", "worst group", "seeds", "average", "worst group, last epoch", "paper, ResNet-50"]
+    lines = [
+        [
+            _title(arm, photographs=True),
+            percent(arm.spread("worst_group")),
+            seeds_text(arm),
+            percent(arm.spread()),
+            percent(arm.spread("worst_group", last=True)),
+            figure_text(_beside(arm, figures)),
+        ]
+        for arm in arms
+    ]
+    notes = (
+        f"Network: {' and '.join(map(code, sorted(networks)))}, where the paper has ResNet-50. Test accuracy in "
+        "percent, mean ± standard deviation over seeds, at the epoch with the best worst group on validation images and "
+        "at the last. *Average*: over test images. "
+        + " ".join(_protocol_line(name, arms) for name in dict.fromkeys(arm.protocol for arm in arms))
+        + f" Seeds that predict one class for every image: {_collapses(arms)}.",
+        f"{origin(rows)}. {_MORE}",
+    )
+    return "\n\n".join([markdown(head, lines), *map(wrapped, notes)])
+
+
+def _beside(arm: Arm, figures: Sequence[Figure]) -> Figure | None:
+    """What the paper has for the method's worst group with as many pairs, or the one figure that it has."""
+    if arm.method == "erm" and arm.config["class_weighted"]:
+        return None
+    name = NAMES.get(arm.method, arm.method)
+    mine = {f.approach: f for f in figures if (f.dataset, f.metric) == (arm.dataset, "worst_group")}
+    varied = any(approach.startswith(f"{name}, ") and approach.endswith(" pairs") for approach in mine)
+    return mine.get(f"{name}, {arm.config['pairs']} pairs" if varied else name)
+
+
+def _collapses(arms: Sequence[Arm]) -> str:
+    """How many seeds of which arms predict one class."""
+    return "; ".join(f"{_title(arm)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed) or "none"
 
 
 def _is_default(arm: Arm) -> bool:
@@ -44,12 +103,14 @@ def _is_default(arm: Arm) -> bool:
     return all(defaults[name] == value for name, value in arm.options.items())
 
 
-def _title(arm: Arm) -> str:
+def _title(arm: Arm, *, photographs: bool = False) -> str:
+    """The arm in words; of photographs it tells as well how classes are weighted and where pairs come from."""
     name = NAMES.get(arm.method, arm.method)
     if "pairs" not in method_class(arm.method).needs:
-        return name
+        return f"{name}, class-weighted" if photographs and arm.config["class_weighted"] else name
     count = arm.config["pairs"]
-    pairs = f"{count:,} pairs" if isinstance(count, int) else f"pairs of {count}"
+    kind = _BUILT.get(str(arm.rows[0]["config"].get("pair_builder")), "") if photographs else ""
+    pairs = f"{count:,} {kind}pairs" if isinstance(count, int) else f"pairs of {count}"
     if arm.method not in ("ipg", "continuous"):  # rescales nothing
         return f"{name}, {pairs}"
     settings = f"{pairs}, α {arm.config['alpha']:g}, every {arm.config['every']}"
