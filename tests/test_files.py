@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ipg import files
 from ipg.files import leftovers, replacing, write_json, write_jsonl, write_text
 
 
@@ -123,3 +124,24 @@ def test_only_the_leftovers_of_that_file_are_found(tmp_path: Path) -> None:
     assert {path.name for path in leftovers(tmp_path / "notes.txt")} == {".notes.txt.abc.tmp", ".notes.txt.x_.tmp"}
     assert [path.name for path in leftovers(tmp_path / "[a]")] == [".[a].1.tmp"]
     assert leftovers(tmp_path / "none") == []
+
+
+@pytest.mark.skipif(files.fcntl is None, reason="there are no locks of this kind")
+def test_a_file_that_is_swept_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert files.fcntl is not None
+    flock, taken = files.fcntl.flock, []
+
+    def late(descriptor: int, how: int) -> None:
+        if not taken:  # somebody else was there between making and locking
+            (mine,) = tmp_path.glob(".*.tmp")
+            mine.unlink()
+            taken.append(mine)
+        flock(descriptor, how)
+
+    monkeypatch.setattr(files.fcntl, "flock", late)
+    write_text(tmp_path / "notes.txt", "kept")
+    assert taken
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert (tmp_path / "notes.txt").read_text(encoding="utf-8") == "kept"

@@ -105,8 +105,8 @@ class RunConfig:
     tau: float = 0.0
     """Share of disagreeing pairs from which the condition is violated. Raise it only when pairs may mislead."""
     margin: str = "auto"
-    """Distance kept between classes: a number as in the paper, 0.5x for half the first mean distance, or auto: 0.85x for
-    a network that starts from weights, 0.5x for a fresh one."""
+    """Distance kept between classes: a number as in the paper, 0.5x for half the first mean distance, or auto: 0.85x
+    for a network that starts from weights, 0.5x for a fresh one."""
     every: int = 4
     """Correct at each k-th iteration; 1 is the paper. Keep every * alpha below 1."""
     floor: float = 1e-3

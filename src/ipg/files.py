@@ -5,20 +5,32 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-__all__ = ["leftovers", "replacing", "write_json", "write_jsonl", "write_text"]
+__all__ = ["leftovers", "replacing", "sweep", "write_json", "write_jsonl", "write_text"]
+
+fcntl: ModuleType | None = import_module("fcntl") if find_spec("fcntl") else None
+"""Locks of the operating system; None on Windows."""
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
+"""What the temporary files of this module are called."""
+_swept: set[Path] = set()
+"""Folders that this process has looked through."""
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path to write to; it takes the place of `path` when the block ends well, and is removed else.
 
-    Who may read it is for the user's umask to say, as for any file that a program makes.
+    Who may read it is for the user's umask to say, as for any file that a program makes. Temporary files that killed
+    processes have left in the same folder are removed by the first that writes there.
 
     Raises:
         OSError: it could not be written; the error names `path`.
@@ -26,16 +38,58 @@ def replacing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        temporary.touch(exist_ok=False)
         try:
-            yield temporary
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            with _held(temporary):
+                sweep(path.parent, once=True)
+                yield temporary
+                with temporary.open("rb") as file:
+                    os.fsync(file.fileno())
+                temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+@contextmanager
+def _held(temporary: Path) -> Iterator[None]:
+    """Make a file and lock it: the lock goes when the process does, and tells what is written from what was left."""
+    descriptor = _make(temporary)
+    try:
+        if fcntl is None:  # a file that is open cannot be renamed there
+            os.close(descriptor)
+        yield
+    finally:
+        if fcntl is not None:
+            os.close(descriptor)
+
+
+def _make(temporary: Path) -> int:
+    """A new file, locked where there are locks; made again where it was swept away before it was locked."""
+    while True:
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        if fcntl is not None:
+            with suppress(OSError):  # a file system without locks: what is left there stays
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink == 0:
+                os.close(descriptor)
+                continue
+        return descriptor
+
+
+def sweep(folder: Path, *, once: bool = False) -> None:
+    """Remove the temporary files in `folder` that no process is writing; with `once`, a second call does nothing."""
+    if fcntl is None or (once and folder.absolute() in _swept):
+        return
+    _swept.add(folder.absolute())
+    for temporary in [path for path in folder.glob(".*.tmp") if TEMPORARY.fullmatch(path.name)]:
+        with suppress(OSError):  # gone meanwhile, being written, or somebody else's
+            descriptor = os.open(temporary, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                temporary.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def leftovers(path: Path) -> list[Path]:

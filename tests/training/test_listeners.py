@@ -50,7 +50,7 @@ def test_listeners_are_told_in_order(settings: Make, materials: Gather, monkeypa
     assert first.entries == second.entries
     one_epoch = ["progress"] * 5 + ["epoch"]  # after each of 4 iterations, and once more before the evaluation
     assert [kind for kind, _ in first.entries] == ["started", *one_epoch * 2, "finished"]
-    assert first.told("started") == [(config.with_changes(precision="fp32", engine="eager"), 0, 8)]
+    assert first.told("started") == [(config.suited().with_changes(precision="fp32", engine="eager"), 0, 8)]
     assert [step for step, _ in first.told("progress")] == [1, 2, 3, 4, 4, 5, 6, 7, 8, 8]
     assert first.told("epoch") == list(outcome.rows)
     assert first.told("finished") == [outcome.result]

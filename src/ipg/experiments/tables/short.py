@@ -73,8 +73,8 @@ def _by_group(arms: Sequence[Arm], figures: Sequence[Figure]) -> str:
     ]
     notes = (
         f"Network: {' and '.join(map(code, sorted(networks)))}, where the paper has ResNet-50. Test accuracy in "
-        "percent, mean ± standard deviation over seeds, at the epoch with the best worst group on validation images and "
-        "at the last. *Average*: over test images. "
+        "percent, mean ± standard deviation over seeds, at the epoch with the best worst group on validation images "
+        "and at the last. *Average*: over test images. "
         + " ".join(_protocol_line(name, arms) for name in dict.fromkeys(arm.protocol for arm in arms))
         + f" Seeds that predict one class for every image: {_collapses(arms)}.",
         f"{origin(rows)}. {_MORE}",
