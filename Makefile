@@ -7,10 +7,10 @@ BIN := .venv/bin
 DEMO_INSTALL := $(if $(wildcard .venv/.installed),.venv/.installed,.venv/.installed-base)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint bench campaign browser database clean
+.PHONY: help demo test test-slow test-oldest lint bench campaign browser database clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
 demo: $(DEMO_INSTALL)  ## train with and without guidance on the embedded images, and show the report
 	$(BIN)/ipg demo
@@ -20,6 +20,9 @@ test: lint  ## lint, type-check, and run the tests that take seconds
 
 test-slow: .venv/.installed browser database  ## the tests that take minutes: browsers, builds, whole demos
 	$(BIN)/pytest -m slow
+
+test-oldest: .venv/.installed  ## the tests that take seconds, with the oldest versions admitted, in an environment of their own
+	PYTHONPATH=tests $(BIN)/python -m campaign versions --only 0
 
 lint: .venv/.installed  ## ruff (lint and format) and mypy
 	$(BIN)/ruff check .

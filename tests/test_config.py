@@ -60,6 +60,8 @@ def test_a_configuration_cannot_be_changed_in_place() -> None:
     changed = made.with_changes(epochs=3)
     assert (changed.epochs, changed.method) == (3, "joint")
     assert made.epochs == RunConfig().epochs
+    with pytest.raises(TypeError, match="a configuration has no epoch"):
+        made.with_changes(epoch=3)
 
 
 # -- mistakes --------------------------------------------------------------------------------------------------------
@@ -297,5 +299,8 @@ def test_a_network_that_starts_from_weights_keeps_its_statistics_and_a_wider_mar
     ]  # fmt: skip
     given = RunConfig(weights="net.safetensors", margin="0.1", batch_norm="train")
     assert given.suited() == given
-    assert {name: trained.flat()[name] for name in ("margin", "batch_norm")} == {"margin": "0.85x", "batch_norm": "eval"}
+    assert {name: trained.flat()[name] for name in ("margin", "batch_norm")} == {
+        "margin": "0.85x",
+        "batch_norm": "eval",
+    }
     assert fresh.with_changes(weights="net.safetensors").suited().margin == "0.85x"

@@ -3,6 +3,7 @@
 make campaign                                       # all of them, rows in results/reliability.jsonl
 python -m campaign rubbish --cases 300 --seed 5     # a short one; no row is kept
 python -m campaign rubbish --only 1234              # one case again
+python -m campaign size --minutes 20                # a training watched for longer
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from campaign import size
 from campaign.drive import append, run
 from campaign.interface import CAMPAIGNS, campaign
 
@@ -27,7 +29,10 @@ def main() -> int:
     parser.add_argument("--only", type=int, metavar="NUMBER", help="try one case alone")
     parser.add_argument("--progress", type=Path, metavar="DIR", help="folder in which progress is kept, to go on")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="add a row to this file at the end")
+    parser.add_argument("--minutes", type=float, help="how long `size` watches a training")
     given = parser.parse_args()
+    if given.minutes is not None:
+        size.MINUTES = given.minutes
     failures = 0
     for name in CAMPAIGNS if given.name == "all" else [given.name]:
         found = campaign(name)

@@ -31,11 +31,20 @@ class Tally:
     done: int = 0
     failures: list[tuple[int, str]] = field(default_factory=list)
     """Number of the case, and what went wrong."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What else the campaign has found."""
 
     def row(self, name: str, seed: int) -> dict[str, Any]:
         """What is kept of a campaign."""
         origin = provenance(torch.device("cpu"))
-        return {"campaign": name, "cases": self.done, "failures": len(self.failures), "seed": seed, **origin}
+        return {
+            "campaign": name,
+            "cases": self.done,
+            "failures": len(self.failures),
+            "seed": seed,
+            **origin,
+            **self.facts,
+        }
 
 
 def run(
@@ -68,6 +77,8 @@ def run(
             if tally.done % EVERY == 0 or tally.done == cases:
                 _note(progress, {"done": tally.done})
                 tell(f"{tally.done:,} of {cases:,} cases, {len(tally.failures):,} failures")
+        if world is not None and hasattr(campaign, "facts"):
+            tally.facts = campaign.facts(world)
     return tally
 
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["CAMPAIGNS", "Campaign", "campaign"]
+__all__ = ["CAMPAIGNS", "Campaign", "Measuring", "campaign"]
 
 
 class Campaign(Protocol):
@@ -28,7 +28,24 @@ class Campaign(Protocol):
         """Try case `number`, the same whenever it is tried; what went wrong in a few words, None where nothing did."""
 
 
-CAMPAIGNS = {"rubbish": "campaign.rubbish"}
+class Measuring(Campaign, Protocol):
+    """A campaign whose row says more than how many cases failed."""
+
+    def facts(self, world: Any) -> dict[str, Any]:
+        """What the row keeps beside it."""
+
+    def shown(self, row: dict[str, Any]) -> str:
+        """How the page shows it, in Markdown."""
+
+
+CAMPAIGNS = {
+    "kills": "campaign.kills",
+    "starvation": "campaign.starvation",
+    "rubbish": "campaign.rubbish",
+    "same_bits": "campaign.same_bits",
+    "versions": "campaign.versions",
+    "size": "campaign.size",
+}
 """Campaigns by name, and the module of each."""
 
 

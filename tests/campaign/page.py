@@ -1,7 +1,7 @@
 """The table of `docs/reliability.md`, made from the rows in `results/reliability.jsonl`. No number is typed by hand.
 
-python -m campaign.page --write docs/reliability.md    # what stands between its markers
-python -m campaign.page --check docs/reliability.md    # exits 1 where the page is not what the rows give
+python -m campaign.page --write docs/reliability.md    # what stands between its markers, and figures beside it
+python -m campaign.page --check docs/reliability.md    # exits 1 where page or figure is not what the rows give
 """
 
 from __future__ import annotations
@@ -19,26 +19,42 @@ from ipg.experiments.table import fill
 from ipg.experiments.tables.text import commit_text, wrapped
 from ipg.files import write_text
 
-__all__ = ["main", "page"]
+__all__ = ["main", "page", "pages"]
 
 NOT_RUN = "Not run yet."
 
 
 def page(text: str, rows: Iterable[dict[str, Any]]) -> str:
     """The page with every campaign in its place, each with its newest row."""
-    newest = {row["campaign"]: row for row in rows}
+    newest = _newest(rows)
     return fill(text, {"campaigns": "\n\n".join(_section(name, newest.get(name)) for name in CAMPAIGNS)})
+
+
+def pages(place: Path, rows: Iterable[dict[str, Any]]) -> dict[Path, str]:
+    """The page and the figures beside it, as the rows give them."""
+    rows = list(rows)
+    drawn: dict[Path, str] = {}
+    for name, row in _newest(rows).items():
+        if name in CAMPAIGNS and hasattr(found := campaign(name), "figures"):
+            drawn |= {place.parent / file: svg for file, svg in found.figures(row).items()}
+    return {place: page(place.read_text(encoding="utf-8"), rows), **drawn}
+
+
+def _newest(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {row["campaign"]: row for row in rows}
 
 
 def _section(name: str, row: dict[str, Any] | None) -> str:
     found = campaign(name)
+    shown = [found.shown(row)] if row is not None and hasattr(found, "shown") else []
     return "\n\n".join(
         [
-            f"### {name.capitalize()}",
+            f"### {name.replace('_', ' ').capitalize()}",
             wrapped(f"**Promised.** {found.PROMISE}"),
             wrapped(f"**Tried.** {found.MEANS}"),
             wrapped(f"**Not promised.** {found.LIMITS}"),
             wrapped(f"**Seen.** {_seen(row)}"),
+            *filter(None, shown),
         ]
     )
 
@@ -54,7 +70,7 @@ def _seen(row: dict[str, Any] | None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page, or check it."""
+    """Write the page and its figures, or check them."""
     parser = argparse.ArgumentParser(prog="campaign.page", description="Make the table of reliability.")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--write", type=Path, metavar="PAGE", help="fill in this page")
@@ -64,14 +80,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     place: Path = given.write or given.check
-    old = place.read_text(encoding="utf-8")
-    new = page(old, read_rows(given.rows or place.resolve().parents[1] / "results" / "reliability.jsonl"))
-    if old == new:
-        return 0
-    if given.check:
-        print(f"{place} is not what the rows give; run python -m campaign.page --write {place}", file=sys.stderr)
+    made = pages(place, read_rows(given.rows or place.resolve().parents[1] / "results" / "reliability.jsonl"))
+    stale = [file for file, text in made.items() if not file.exists() or file.read_text(encoding="utf-8") != text]
+    if stale and given.check:
+        print(f"{stale[0]} is not what the rows give; run python -m campaign.page --write {place}", file=sys.stderr)
         return 1
-    write_text(place, new)
+    for file in stale:
+        write_text(file, made[file])
     return 0
 
 

@@ -15,7 +15,7 @@ from typing import TextIO
 import numpy as np
 from PIL import Image
 
-__all__ = ["CLASSES", "make"]
+__all__ = ["CLASSES", "make", "pictures"]
 
 CLASSES = ("cat", "dog")
 CONFIG = """\
@@ -59,24 +59,7 @@ config = { alpha = 0.2 }
 
 def make(folder: Path) -> None:
     """Fill `folder`; every command that a case tries ends well there."""
-    noise = np.random.default_rng(0)
-    with _table(folder / "photos.csv") as photos, _table(folder / "pairs.csv") as pairs:
-        photo, pair = csv.writer(photos), csv.writer(pairs)
-        photo.writerow(["path", "label", "attribute", "split"])
-        pair.writerow(["first", "second", "label", "split", "score", "status"])
-        for number in range(16):
-            label, split = CLASSES[number % 2], ("train", "train", "validation", "test")[number // 2 % 4]
-            members = []
-            for color in (0, 1):
-                pixels = noise.integers(0, 60, (16, 16, 3), dtype=np.uint8)
-                pixels[8 * (number % 2) :][:8, :, color] += 180
-                place = folder / "photos" / label / f"{number}-{color}.png"
-                place.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(pixels).save(place)
-                members.append(place.relative_to(folder).as_posix())
-                photo.writerow([members[-1], label, ("red", "green")[color], split])
-            if split != "test":
-                pair.writerow([*members, label, split, "0.9", "ok"])
+    pictures(folder)
     with zipfile.ZipFile(folder / "photos.zip", "w") as archive:
         for file in sorted((folder / "photos").rglob("*.png")):
             archive.write(file, file.relative_to(folder / "photos"))
@@ -94,6 +77,28 @@ def make(folder: Path) -> None:
     shutil.rmtree(folder / "results" / "trials")
     shutil.rmtree(folder / "cache")
     _pickled(folder)
+
+
+def pictures(folder: Path, count: int = 16) -> None:
+    """Twice as many images as `count`, in `photos`, the table of them and that of their pairs."""
+    noise = np.random.default_rng(0)
+    with _table(folder / "photos.csv") as photos, _table(folder / "pairs.csv") as pairs:
+        photo, pair = csv.writer(photos), csv.writer(pairs)
+        photo.writerow(["path", "label", "attribute", "split"])
+        pair.writerow(["first", "second", "label", "split", "score", "status"])
+        for number in range(count):
+            label, split = CLASSES[number % 2], ("train", "train", "validation", "test")[number // 2 % 4]
+            members = []
+            for color in (0, 1):
+                pixels = noise.integers(0, 60, (16, 16, 3), dtype=np.uint8)
+                pixels[8 * (number % 2) :][:8, :, color] += 180
+                place = folder / "photos" / label / f"{number}-{color}.png"
+                place.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(place)
+                members.append(place.relative_to(folder).as_posix())
+                photo.writerow([members[-1], label, ("red", "green")[color], split])
+            if split != "test":
+                pair.writerow([*members, label, split, "0.9", "ok"])
 
 
 def _arrays(folder: Path) -> None:

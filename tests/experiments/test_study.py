@@ -81,6 +81,11 @@ def test_a_key_is_pinned(tmp_path: Path) -> None:
     assert study_of(tmp_path).trials[0].key == "3610f3695bf4fe43"
 
 
+def key_of(trial: Trial) -> str:
+    """Worked out anew: a trial keeps its own."""
+    return replace(trial).key
+
+
 @pytest.mark.parametrize(("name", "usual", "other"), [("jitter", 0.0, 0.1), ("strict", False, True), ("size", None, 9)])
 def test_a_setting_that_joins_changes_no_key_while_it_has_its_old_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, usual: Any, other: Any
@@ -90,12 +95,19 @@ def test_a_setting_that_joins_changes_no_key_while_it_has_its_old_value(
     flat = RunConfig.flat
     with monkeypatch.context() as before_it_joined:
         before_it_joined.setattr(RunConfig, "flat", lambda config: {k: v for k, v in flat(config).items() if k != name})
-        before = trial.key
-        assert changed.key == before
-    assert trial.key != before
+        before = key_of(trial)
+        assert key_of(changed) == before
+    assert key_of(trial) != before
     monkeypatch.setitem(ADDED, name, usual)
-    assert trial.key == before
-    assert changed.key != before
+    assert key_of(trial) == before
+    assert key_of(changed) != before
+
+
+def test_a_trial_works_out_its_key_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flat, asked = RunConfig.flat, []
+    monkeypatch.setattr(RunConfig, "flat", lambda config: asked.append(config) or flat(config))
+    trials = study_of(tmp_path).trials
+    assert len({trial.key for trial in trials} | {trial.key for trial in trials}) == len(trials) == len(asked)
 
 
 def test_settings_that_joined_have_their_old_value_by_default() -> None:

@@ -10,7 +10,7 @@ import html
 import math
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ipg.benchmarks.rows import Row
@@ -27,6 +27,7 @@ TITLES = {
 }
 """The sizes that are varied, in words."""
 SERIES = {"erm": ("plain", "#c2540a"), "ipg": ("guided", "#0069b4")}
+"""What is drawn at every size: its name in words and its colour."""
 INK, MUTED, RULE, CARD = "#1b1f24", "#5b6470", "#e8ebef", "#ffffff"
 WIDTH, PANEL, HEAD, COLUMNS = 800, (256, 232), 46, 3
 INSIDE = (44, 34, 12, 54)
@@ -51,9 +52,9 @@ class Curve:
     name: str
     sizes: tuple[int, ...]
     costs: dict[str, tuple[float, ...]]
-    """Milliseconds of `erm` and of `ipg`."""
-    ratios: tuple[float, ...]
-    ideals: tuple[float, ...]
+    """Milliseconds of `erm` and of `ipg`, or what else is drawn."""
+    ratios: tuple[float, ...] = ()
+    ideals: tuple[float, ...] = ()
 
     def slope(self, method: str) -> float:
         """The power over the whole range."""
@@ -87,12 +88,12 @@ def growth_data(rows: Iterable[Row]) -> tuple[Curve, ...]:
     return tuple(curves)
 
 
-def draw_growth(data: Sequence[Curve], *, title: str) -> str:
+def draw_growth(data: Sequence[Curve], *, title: str, series: Mapping[str, tuple[str, str]] = SERIES) -> str:
     """A panel a size, both axes logarithmic, with the slopes beneath; empty without curves."""
     if not data:
         return ""
     height = HEAD + -(-len(data) // COLUMNS) * PANEL[1] + 8
-    spoken = "; ".join(f"{TITLES.get(curve.name, curve.name)}: slope {_slopes(curve)}" for curve in data)
+    spoken = "; ".join(f"{TITLES.get(curve.name, curve.name)}: slope {_slopes(curve, series)}" for curve in data)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"',
         f' role="img" aria-label="{html.escape(f"{title}. {spoken}.")}"',
@@ -100,16 +101,16 @@ def draw_growth(data: Sequence[Curve], *, title: str) -> str:
         f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="14" fill="{CARD}" stroke="{RULE}"/>',
         _text(18, 28, title, size=14, bold=True),
     ]
-    for place, (name, colour) in enumerate(SERIES.values()):
+    for place, (name, colour) in enumerate(series.values()):
         x = WIDTH - 150 + 70 * place
         parts += [f'<circle cx="{x}" cy="24" r="4" fill="{colour}"/>', _text(x + 9, 28, name)]
     for place, curve in enumerate(data):
         x, y = 16 + place % COLUMNS * PANEL[0], HEAD + place // COLUMNS * PANEL[1]
-        parts.append(f'<g transform="translate({x} {y})">{"".join(_panel(curve))}</g>')
+        parts.append(f'<g transform="translate({x} {y})">{"".join(_panel(curve, series))}</g>')
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _panel(curve: Curve) -> Iterable[str]:
+def _panel(curve: Curve, series: Mapping[str, tuple[str, str]]) -> Iterable[str]:
     left, top, right, bottom = INSIDE
     width, height = PANEL[0] - left - right, PANEL[1] - top - bottom
     every = [cost for costs in curve.costs.values() for cost in costs]
@@ -130,16 +131,16 @@ def _panel(curve: Curve) -> Iterable[str]:
         yield _text(left - 6, down(tick) + 4, f"{tick:g}", colour=MUTED, at="end")
     for size in curve.sizes:
         yield _text(across(size), top + height + 16, _count(size), colour=MUTED, at="middle")
-    for method, (_, colour) in SERIES.items():
+    for method, (_, colour) in series.items():
         points = [(across(x), down(y)) for x, y in zip(curve.sizes, curve.costs[method], strict=True)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
         yield from (f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points)
-    yield _text(left, top + height + 36, f"slope {_slopes(curve)}")
+    yield _text(left, top + height + 36, f"slope {_slopes(curve, series)}")
 
 
-def _slopes(curve: Curve) -> str:
-    return ", ".join(f"{power(curve.slope(method))} {name}" for method, (name, _) in SERIES.items())
+def _slopes(curve: Curve, series: Mapping[str, tuple[str, str]]) -> str:
+    return ", ".join(f"{power(curve.slope(method))} {name}" for method, (name, _) in series.items())
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -150,7 +151,10 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _count(number: int) -> str:
-    return f"{number // 1000}k" if number >= 1000 and number % 1000 == 0 else f"{number}"
+    for much, letter in ((1_000_000, "M"), (1000, "k")):
+        if number >= much and number % much == 0:
+            return f"{number // much}{letter}"
+    return f"{number}"
 
 
 def _text(

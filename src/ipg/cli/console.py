@@ -53,10 +53,17 @@ class ConsoleListener(Listener):
     def started(self, config: RunConfig, *, step: int, total: int) -> None:
         """Show the bar; say where a resumed run goes on."""
         self.trained, self._epochs = True, config.epochs
-        went = f", from iteration {step:,} of {total:,}" if step else ""
-        self.console.print(f"{self.label}{went}", highlight=False, markup=False)
+        self._say_where(self.label, step, total)
         self._bar.update(self._task, total=total, completed=step)
         self._bar.start()
+
+    def first_stage(self, *, step: int, total: int) -> None:
+        """Say that a run comes before, and where it goes on."""
+        self._say_where(f"{self.label}, first stage", step, total)
+
+    def _say_where(self, what: str, step: int, total: int) -> None:
+        went = f", from iteration {step:,} of {total:,}" if step else ""
+        self.console.print(f"{what}{went}", highlight=False, markup=False)
 
     def progress(self, step: int, values: Mapping[str, float]) -> None:
         """Move the bar and show loss, disagreement and rate."""

@@ -18,6 +18,8 @@ MOST_LINES = 5
 LONGEST_LINE = 1000
 """Characters of a line; the middle of a longer one is left out."""
 
+NO_MEMORY = ("allocate memory", "not enough memory", "bad_alloc", "failed to map segment", "can't start new thread")
+"""What is said of memory by errors that are not of a kind of their own."""
 REMEDIES = {
     errno.ENOSPC: "What was saved before is whole: free some space and run the command again.",
     errno.EDQUOT: "What was saved before is whole: free some space and run the command again.",
@@ -68,6 +70,9 @@ class Commands(TyperGroup):
         """Run the command line and exit."""
         try:
             code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except typer.Abort:  # Ctrl-C before the command has begun
+            _say("interrupted")
+            code = 130
         except Exception as error:
             if not standalone_mode or not hasattr(error, "format_message"):  # the base of usage errors has moved about
                 raise
@@ -93,10 +98,10 @@ def help_without_command(context: typer.Context) -> None:
 
 def _explain(error: Exception) -> list[str] | None:
     """The lines to show for an error of the user's or the machine's making; None for a bug."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno != errno.ENOMEM:
         return None if error.errno == errno.EPIPE else [_explain_os(error)]  # the reader has left: nobody to tell
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter is torch's
-        return ["out of memory: make the batches smaller with --batch and --pair-batch"]
+    if not type(error).__module__.startswith("ipg.") and _is_of_memory(error):
+        return ["out of memory: free some, or make the batches of a training smaller with --batch and --pair-batch"]
     problems = getattr(error, "problems", None)
     if isinstance(problems, list):
         more = len(problems) - MOST_LINES
@@ -104,6 +109,14 @@ def _explain(error: Exception) -> list[str] | None:
     if isinstance(error, ValueError) or type(error).__module__.startswith("ipg."):
         return [str(error)]
     return None
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether it says, in Python's words, torch's or the loader's of libraries, that there is not enough memory."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the latter is torch's
+        return True
+    said = str(error).lower()
+    return isinstance(error, OSError | RuntimeError | ImportError) and any(words in said for words in NO_MEMORY)
 
 
 def _explain_os(error: OSError) -> str:

@@ -171,9 +171,13 @@ def build(
     settings |= {"size": found.table.images.shape[-1], **{name: _recorded(value) for name, value in own.items()}}
     if data_path is not None:
         settings["data_path"] = str(Path(data_path).expanduser().absolute())
+
+    def say_made(made: int) -> None:
+        typer.echo(f"{made:,} of {len(plan):,} pairs are there already; going on with the rest")
+
     try:
         with bar("pairs") as progress:
-            manifest = write(plan, output, settings=settings, parquet=parquet, progress=progress)
+            manifest = write(plan, output, settings=settings, parquet=parquet, begun=say_made, progress=progress)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; run the same command again to go on") from None
     typer.echo(f"{len(manifest):,} pairs are in {manifest.path}; look at them with: ipg pairs show {output}")

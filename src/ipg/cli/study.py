@@ -83,9 +83,10 @@ def _list(study: Study, results: Path) -> None:
     from ipg.experiments.store import Store
 
     store = Store(results)
+    done = store.done()
     counts: Counter[str] = Counter()
     for trial in study.trials:
-        if trial.key in store.done():
+        if trial.key in done:
             state = "done"
         elif store.is_held(trial.key):
             state = "running"

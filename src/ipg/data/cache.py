@@ -96,9 +96,10 @@ def cached_images(
                     if check is not None:
                         check()
                     _build(path, source, names, size=size, fit=fit, what=what, channels=channels)
-                    about = {"data": what, "images": len(names), **facts, "date": time.strftime("%Y-%m-%d")}
-                    with suppress(OSError):  # a record for people alone
-                        write_json(path.with_suffix(".json"), about)
+        if not path.with_suffix(".json").exists():  # also where who made the images was killed before
+            about = {"data": what, "images": len(names), **facts, "date": time.strftime("%Y-%m-%d")}
+            with suppress(OSError):  # a record for people alone
+                write_json(path.with_suffix(".json"), about)
     except OSError as error:
         raise _unwritable(path, error, math.prod(shape)) from error
     return _map(path, shape)
@@ -210,6 +211,11 @@ def _unwritable(path: Path, error: OSError, wanted: int) -> DataError:
         return DataError(
             f"the decoded images need {wanted / 1e9:.1f} GB in {place}, which is too full ({error.strerror}); free "
             f"some space (`ipg data cache --clear`), set IPG_CACHE to another folder, or ask for a smaller --size"
+        )
+    if error.errno == errno.EFBIG:
+        return DataError(
+            f"the decoded images need a file of {wanted:,} bytes in {place}, which is more than the limit on files "
+            f"allows ({error.strerror}); raise it (ulimit -f), or ask for a smaller --size"
         )
     return DataError(
         f"the decoded images cannot be kept in {place} ({error.strerror or error}); set IPG_CACHE to a folder that you "

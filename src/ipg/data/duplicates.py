@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -18,8 +18,8 @@ _CLOSE = 0.08
 """Difference of two thumbnails, as a share of their contrast, up to which they count as the same image."""
 _FLAT = 8.0
 """Contrast, a standard deviation of brightness of 255, below which an image is too plain to be told from others."""
-_BLOCK = 1 << 26
-"""Distances that are held at once."""
+_ROWS, _COLUMNS = 1 << 9, 1 << 15
+"""How many images are compared at once, and with how many."""
 
 
 def identical(source: Source, names: Sequence[str]) -> list[list[int]]:
@@ -40,25 +40,62 @@ def _digest(source: Source, name: str) -> Hashable:
 def similar(images: Tensor) -> list[list[int]]:
     """Rows of `images` (N, 3, H, W) that look the same at a glance, in sets of two or more: copies saved anew.
 
-    Thumbnails of 8 x 8 find them, each compared with each, and thumbnails of 16 x 16 confirm; plain images are passed
-    over.
+    Thumbnails of 8 x 8 find them, each compared with those of about its brightness, and thumbnails of 16 x 16 confirm;
+    plain images are passed over.
     """
-    pooled = [F.adaptive_avg_pool2d(part.float().mean(dim=1, keepdim=True), 16) for part in torch.split(images, 256)]
-    large = torch.cat(pooled)  # (N, 1, 16, 16)
-    small = F.avg_pool2d(large, 2).flatten(1)  # (N, 64)
-    large = large.flatten(1)  # (N, 256)
+    small = torch.cat([F.avg_pool2d(_thumbnails(part), 2).flatten(1) for part in torch.split(images, 256)])  # (N, 64)
+    set_of: dict[int, int] = {}
+    for one, other in sorted(_alike(images, small)):
+        set_of[other] = set_of.setdefault(one, one)
+    sets: dict[int, list[int]] = {}
+    for row in sorted(set_of):
+        sets.setdefault(set_of[row], []).append(row)
+    return [sets[name] for name in sorted(sets)]
+
+
+def _thumbnails(images: Tensor) -> Tensor:
+    """Brightness at 16 x 16, (N, 1, 16, 16)."""
+    return F.adaptive_avg_pool2d(images.float().mean(dim=1, keepdim=True), 16)
+
+
+def _alike(images: Tensor, small: Tensor) -> Iterator[tuple[int, int]]:
+    """Pairs of rows that look the same, the earlier first.
+
+    Of two that do, mean and contrast differ by less than a share `_CLOSE` of the contrast, so that in the order of
+    brightness each has to be compared with its neighbours alone. Thumbnails of 4 x 4 leave few of those.
+    """
     contrast = small.std(dim=1)
     rows = torch.nonzero(contrast > _FLAT).flatten()
-    set_of: dict[int, int] = {}
-    for part in torch.split(rows, max(_BLOCK // len(rows), 1)) if len(rows) else ():
-        later = rows[int((rows < part[0]).sum()) :]
-        near = torch.cdist(small[part], small[later]) < 8 * _CLOSE * contrast[part, None]  # 8 is the root of 64
-        first, second = (found[number] for found, number in zip((part, later), torch.nonzero(near).T, strict=True))
-        apart = torch.linalg.vector_norm(large[first] - large[second], dim=1) / 16
-        same = (first < second) & (apart < _CLOSE * contrast[first])
-        for one, other in zip(first[same].tolist(), second[same].tolist(), strict=True):
-            set_of[other] = set_of.setdefault(one, one)
-    return [sorted(key for key in set_of if set_of[key] == name) for name in sorted(set(set_of.values()))]
+    brightness, order = torch.sort(small[rows].mean(dim=1))
+    rows = rows[order]
+    reach = _CLOSE / (1 - 1.01 * _CLOSE) * contrast[rows]  # the contrast of the other may be that much more
+    left, right = _factors(F.avg_pool2d(small[rows].view(-1, 1, 8, 8), 2).flatten(1) - 128, 4.05 * reach)
+    for start in range(0, len(rows), _ROWS):
+        part = slice(start, start + _ROWS)
+        end = int(torch.searchsorted(brightness, (brightness[part] + reach[part]).max(), right=True))
+        for place in range(start, end, _COLUMNS):
+            near = left[part] @ right[place : min(place + _COLUMNS, end)].T > 0
+            mine, theirs = torch.nonzero(near).T
+            later = theirs + place > mine + start
+            both = rows[torch.stack([mine[later] + start, theirs[later] + place])].sort(dim=0).values
+            for first, second in torch.split(both, _ROWS, dim=1):
+                likely = torch.linalg.vector_norm(small[first] - small[second], dim=1) / 8 < _CLOSE * contrast[first]
+                first, second = first[likely], second[likely]
+                apart = (_thumbnails(images[first]) - _thumbnails(images[second])).flatten(1).norm(dim=1) / 16
+                same = apart < _CLOSE * contrast[first]
+                yield from zip(first[same].tolist(), second[same].tolist(), strict=True)
+
+
+def _factors(points: Tensor, within: Tensor) -> tuple[Tensor, Tensor]:
+    """Two matrices whose product is positive where a point (row) has another (column) `within` its distance.
+
+    |a - b|² < t² is ab + (t² - |a|²) / 2 - |b|² / 2 > 0, one product in place of a distance.
+    """
+    squares, ones = points.square().sum(dim=1, keepdim=True), torch.ones_like(points[:, :1])
+    return (
+        torch.cat([points, (within.square()[:, None] - squares) / 2, -ones], dim=1),
+        torch.cat([points, ones, squares / 2], dim=1),
+    )
 
 
 def _shared(keys: Iterable[Hashable]) -> list[list[int]]:

@@ -116,7 +116,7 @@ class Tasks:
 
     def _fly(self, trial: Trial) -> Any:
         self.view.started(trial)
-        values = {**vars(trial), "config": asdict(trial.config)}
+        values = asdict(trial)
         return self._submit(values, self.job.metrics_split, self.job.run, self._mailbox)
 
     def _land(self, trial: Trial, task: Any) -> Ended | None:

@@ -67,15 +67,17 @@ class View:
         self._refresh()
 
     def moved(self, key: str, share: float) -> None:
-        """A running trial is so far."""
+        """A running trial is so far; one line where it goes on with what was begun before."""
         if (running := self._running.get(key)) is None:
             return
+        epochs = running.trial.config.epochs
+        epoch = min(epochs, int(share * epochs) + 1)
         if running.start is None:
             running.start = share
+            if share > 0:
+                self.say(f"{running.trial.title}: goes on in epoch {epoch} of {epochs}")
         running.share = share
-        epochs = running.trial.config.epochs
-        text = f"epoch {min(epochs, int(share * epochs) + 1)}/{epochs}"
-        self._bars.update(running.bar, completed=share, text=text)
+        self._bars.update(running.bar, completed=share, text=f"epoch {epoch}/{epochs}")
         self._refresh()
 
     def lost(self, trial: Trial, why: str) -> None:

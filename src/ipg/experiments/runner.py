@@ -28,6 +28,7 @@ from ipg.experiments.store import Store, read_rows
 from ipg.experiments.study import Study, Trial, find_study
 from ipg.experiments.trial import run_trial
 from ipg.experiments.workers import Workers, suitable_workers
+from ipg.training.device import resolve_device
 
 __all__ = ["Tally", "place", "read_rows", "run_study", "run_trial", "terminable"]
 
@@ -69,6 +70,8 @@ def run_study(
         KeyboardInterrupt: Ctrl-C or SIGTERM; trials under way are saved and the message says how to go on.
     """
     console = console or Console()
+    if cluster is None:
+        resolve_device(device)  # or every trial would fail
     store = Store(results)
     done = store.done()
     missing = [trial for trial in study.trials if trial.key not in done]

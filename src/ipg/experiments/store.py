@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ipg.files import write_text
+from ipg.files import sweep, write_text
 
 __all__ = ["Store", "read_rows"]
 
@@ -69,6 +69,7 @@ class Store:
             if row["key"] not in self.done():
                 _append(self.rows, row)
         self.error_file(row["key"]).unlink(missing_ok=True)
+        sweep(self.error_file(row["key"]).parent)
         self._slim(row["key"])
 
     # -- trials --------------------------------------------------------------------------------------------------
@@ -127,12 +128,18 @@ class Store:
 
 
 def _append(file: Path, row: Mapping[str, Any]) -> None:
-    """Add a row as a line of its own, also after one that a kill has cut; on the disk when this returns."""
-    with file.open("a+b") as out:
-        if out.tell():
+    """Add a row as a line of its own, also after one that was cut; on the disk when this returns, or not there."""
+    with file.open("a+b", buffering=0) as out:
+        size = out.seek(0, os.SEEK_END)
+        left = memoryview((json.dumps(row, ensure_ascii=False) + "\n").encode())
+        if size:
             out.seek(-1, os.SEEK_END)
-            if out.read() != b"\n":
+            if out.read(1) != b"\n":
                 out.write(b"\n")
-        out.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
-        out.flush()
-        os.fsync(out.fileno())
+        try:
+            while left:
+                left = left[out.write(left) :]
+            os.fsync(out.fileno())
+        except OSError:
+            out.truncate(size)
+            raise

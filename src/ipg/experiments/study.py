@@ -18,6 +18,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ class Trial:
     seed: int
     config: RunConfig
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What identifies the trial: a digest of all that decides its outcome."""
         settled = {

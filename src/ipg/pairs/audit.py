@@ -19,7 +19,18 @@ from ipg.data.duplicates import similar
 from ipg.data.parallel import Progress
 from ipg.data.table import ImageTable
 from ipg.pairs.checks import ANOTHER_SPLIT
-from ipg.pairs.findings import BETTER, REASONS, TOO_MUCH, TWICE, Finding, Limits, MaskOf, look, pixel_digest
+from ipg.pairs.findings import (
+    BETTER,
+    REASONS,
+    THUMBNAIL,
+    TOO_MUCH,
+    TWICE,
+    Finding,
+    Limits,
+    MaskOf,
+    look,
+    pixel_digest,
+)
 from ipg.pairs.opinions import Known, Opinions, Says
 from ipg.pairs.references import References, name_of
 from ipg.pairs.rows import Manifest, Pair
@@ -66,9 +77,11 @@ def audit(
     opinions, limits = Opinions(label_of, attribute_of, others_of, features_of), limits or Limits()
     references = References(manifest.folder, table, size=size)
     findings: list[Finding] = []
+    thumbnails = torch.zeros(len(manifest), 2, references.shape[0], THUMBNAIL, THUMBNAIL, dtype=torch.uint8)
     for start in range(0, len(manifest), CHUNK):
         chunk = manifest.pairs[start : start + CHUNK]
         findings += look(chunk, references, opinions, limits, mask_of)
+        _collect(findings, thumbnails, start)
         if progress is not None:
             progress(len(findings), len(manifest))
     if table is not None:
@@ -76,7 +89,7 @@ def audit(
     _compare_features(findings, limits)
     scores = [_score(finding) for finding in findings]
     _keep_best(findings, scores)
-    _find_twice(findings, manifest)
+    _find_twice(findings, thumbnails, manifest)
     judged = [_judged(finding, score) for finding, score in zip(findings, scores, strict=True)]
     return manifest.with_pairs(judged)
 
@@ -87,6 +100,14 @@ def summary(manifest: Manifest) -> Counter[str]:
         pair.reason.split(";")[0].partition(":")[0].strip() or "rejected" if pair.status == "rejected" else "ok"
         for pair in manifest.pairs
     )
+
+
+def _collect(findings: Sequence[Finding], thumbnails: Tensor, start: int) -> None:
+    """Move thumbnails to their rows of one tensor: each by itself would keep memory around it from being given back."""
+    for row in range(start, len(findings)):
+        if (found := findings[row].thumbnails) is not None:
+            thumbnails[row] = found
+            findings[row].thumbnails = None
 
 
 def _find_copies(findings: Sequence[Finding], table: ImageTable) -> None:
@@ -151,15 +172,14 @@ def _keep_best(findings: Sequence[Finding], scores: Sequence[float | None]) -> N
             finding.reasons.append(BETTER)
 
 
-def _find_twice(findings: Sequence[Finding], manifest: Manifest) -> None:
+def _find_twice(findings: Sequence[Finding], thumbnails: Tensor, manifest: Manifest) -> None:
     """Pairs whose members look like those of a pair before them."""
-    seen = [(row, finding.thumbnails) for row, finding in enumerate(findings) if not finding.reasons]
-    images = [thumbnails for _, thumbnails in seen if thumbnails is not None]
-    if not images:
+    seen = [row for row, finding in enumerate(findings) if not finding.reasons]  # what cannot be seen has a reason
+    if not seen:
         return
-    looks = {member: number for number, rows in enumerate(similar(torch.cat(images))) for member in rows}
+    looks = {member: number for number, rows in enumerate(similar(thumbnails[seen].flatten(0, 1))) for member in rows}
     before: dict[frozenset[object], int] = {}
-    for place, (row, _) in enumerate(seen):
+    for place, row in enumerate(seen):
         pair = findings[row].pair
         members = zip((2 * place, 2 * place + 1), (pair.first, pair.second), strict=True)
         other = before.setdefault(frozenset(looks.get(member, name) for member, name in members), row)

@@ -88,7 +88,13 @@ def file_name(split: str, number: int, what: str) -> str:
 
 
 def write(
-    plan: Plan, folder: Path, *, settings: Mapping[str, Any], parquet: bool = False, progress: Progress | None = None
+    plan: Plan,
+    folder: Path,
+    *,
+    settings: Mapping[str, Any],
+    parquet: bool = False,
+    begun: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Manifest:
     """Make the files of a plan that are not there yet, then its rows in the manifest of the folder.
 
@@ -99,6 +105,7 @@ def write(
         folder: where to.
         settings: what the plan was made from. Where the folder has pairs of that split made from others, it is refused.
         parquet: write the manifest as Parquet.
+        begun: told how many pairs an earlier call has made, where it has made any.
         progress: told how many pairs are done.
 
     Raises:
@@ -117,6 +124,9 @@ def write(
             if not (folder / name).is_file():
                 _save(folder / name, pixels)
 
+    made = sum(bool(pair.files) for pair in plan.pairs) - len(missing)
+    if begun is not None and made:
+        begun(made)
     for done, _ in enumerate(_in_order(plan, make, missing), len(plan) - len(missing) + 1):
         if progress is not None:
             progress(done, len(plan))
@@ -171,7 +181,12 @@ def _digest(pairs: tuple[Pair, ...]) -> str:
 def _save(path: Path, pixels: Tensor) -> None:
     image = Image.fromarray(pixels.numpy() if pixels.ndim == 2 else to_rgb(pixels).permute(1, 2, 0).numpy())
     with replacing(path) as temporary:
-        image.save(temporary, format="PNG", compress_level=6 if pixels.ndim == 2 else 1)
+        try:
+            image.save(temporary, format="PNG", compress_level=6 if pixels.ndim == 2 else 1)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise MemoryError from None  # all that can be wrong with an image of our own: zlib gets none
 
 
 def _in_order(plan: Plan, work: Callable[[int], Result], rows: Iterable[int]) -> Iterator[Result]:

@@ -16,6 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from ipg.config import RunConfig
 from ipg.files import leftovers, write_json, write_jsonl
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -90,10 +91,11 @@ class RunFolder:
             raise FolderError(f"{error}. Name another folder, or delete this one.") from None
         if not all(isinstance(old.get(part), dict) for part in identity):
             raise FolderError(f"{self.config} is not of a run; name another folder")
+        before, now = RunConfig().flat() | old["config"], identity["config"]  # a setting that is newer had its default
         differing = [
-            f"{key} was {old['config'].get(key)!r} and is now {identity['config'].get(key)!r}"
-            for key in {**old["config"], **identity["config"]}
-            if old["config"].get(key) != identity["config"].get(key)
+            f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
+            for key in {**old["config"], **now}
+            if before.get(key) != now.get(key)
         ]
         if not differing and old["data"] != identity["data"]:
             changed = [key for key in identity["data"] if old["data"].get(key) != identity["data"][key]]

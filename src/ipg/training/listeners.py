@@ -9,7 +9,7 @@ from typing import Any
 
 from ipg.config import RunConfig
 
-__all__ = ["Listener", "TensorBoard"]
+__all__ = ["FirstStage", "Listener", "TensorBoard"]
 
 
 class Listener:
@@ -17,6 +17,9 @@ class Listener:
 
     def started(self, config: RunConfig, *, step: int, total: int) -> None:
         """A run begins, or goes on, at `step` of `total` iterations."""
+
+    def first_stage(self, *, step: int, total: int) -> None:
+        """The run that comes before this one begins, or goes on."""
 
     def progress(self, step: int, values: Mapping[str, float]) -> None:
         """Every half second or so: means of this epoch so far, and the learning rate."""
@@ -26,6 +29,17 @@ class Listener:
 
     def finished(self, result: Mapping[str, Any]) -> None:
         """The run is done."""
+
+
+class FirstStage(Listener):
+    """Told of the run that comes before another; whoever is told of that one hears when it begins."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def started(self, config: RunConfig, *, step: int, total: int) -> None:
+        """Pass it on."""
+        self._listener.first_stage(step=step, total=total)
 
 
 class TensorBoard(Listener):

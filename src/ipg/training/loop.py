@@ -15,7 +15,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -52,8 +52,9 @@ from ipg.training.distributed import Team
 from ipg.training.engine import compile_model, compiling, lay_out, resolve
 from ipg.training.folder import FIRST_STAGE, RunFolder
 from ipg.training.interrupt import Interrupted, StopRequest, stop_on_signals
-from ipg.training.listeners import Listener
+from ipg.training.listeners import FirstStage, Listener
 from ipg.training.materials import Materials
+from ipg.training.memory import OutOfMemoryError, fitting_batch
 from ipg.training.provenance import provenance
 from ipg.training.start import network_name
 from ipg.training.stepping import EagerStep, Means, PairFeed
@@ -112,6 +113,7 @@ def train(
     Raises:
         Interrupted: Ctrl-C or SIGTERM; the state is saved.
         NonFiniteError, CollapseError: training has gone wrong; the message names the remedies.
+        OutOfMemoryError: a batch does not fit on the device; the message says which one would.
         ProcessLostError: of several processes that train together, another is gone.
     """
     team = Team()
@@ -125,8 +127,8 @@ def train(
         stack.enter_context(numerics(config, device))
         identity, origin = _identity(config, materials, device)
         team.check_same("settings or data", identity)
-        first = _first_stage(config, materials, folder)
         listeners = listeners if team.leads else ()
+        first = _first_stage(config, materials, folder, listeners)
         placed = materials.to(device, resident=config.resident)
         run = Training(config, placed, device, listeners, evaluate_on, team, first)  # before the folder: may refuse
         stack.callback(run.method.close)
@@ -138,13 +140,16 @@ def train(
         return run.go(stack.enter_context(stop_on_signals()))
 
 
-def _first_stage(config: RunConfig, materials: Materials, folder: Path | None) -> Outcome | None:
+def _first_stage(
+    config: RunConfig, materials: Materials, folder: Path | None, listeners: Sequence[Listener]
+) -> Outcome | None:
     """The run that comes before, trained in a folder inside the run's own; None where there is none."""
     before = method_class(config.method).first_stage(config)
     if before is None:
         return None
     own = replace(materials, model=copy.deepcopy(materials.model), pairs=None, held_out=None)
-    return train(before, own, folder=None if folder is None else folder / FIRST_STAGE, evaluate_on=())
+    place = None if folder is None else folder / FIRST_STAGE
+    return train(before, own, folder=place, listeners=[FirstStage(one) for one in listeners], evaluate_on=())
 
 
 def _identity(config: RunConfig, materials: Materials, device: torch.device) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -298,7 +303,7 @@ class Training:
             epoch, start = divmod(self.progress.step, len(self.batches))
             for rows in self.batches.rows(epoch, start=start):
                 _set_rate(self.optimizer, learning_rate(self.progress.step, self.total, self.config))
-                self.step(rows)
+                self._step(rows)
                 self.progress.step += 1
                 self._between_steps(request)
             self._end_epoch(epoch + 1)
@@ -307,6 +312,18 @@ class Training:
         if self.validation is not None and self.method.refits and len(self.progress.rows) == self.config.epochs:
             self._refit(self.validation)
         return self._finish()
+
+    def _step(self, rows: Tensor) -> None:
+        """One iteration; where the device has not enough memory for it, find out how much of the batch would fit."""
+        with suppress(torch.OutOfMemoryError):  # inside, the error would hold on to all that the step has made
+            self.step(rows)
+            return
+        raise OutOfMemoryError(
+            batch=self.config.batch,
+            pair_batch=self.config.pair_batch if self.sampler is not None else None,
+            fits=fitting_batch(self.step, rows) if self.team.size == 1 else None,
+            kept=self.home is not None and self.home.checkpoint.exists(),
+        )
 
     def _refit(self, validation: ImageTable) -> None:
         """Let the method change the kept network; one more row tells what it is worth, and is the one that is kept."""

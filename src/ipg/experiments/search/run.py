@@ -31,6 +31,7 @@ from ipg.experiments.search.study import Ledger
 from ipg.experiments.search.trial import SearchTrial, run_search_trial
 from ipg.experiments.search.view import SearchView
 from ipg.experiments.store import Store, read_rows
+from ipg.training.device import resolve_device
 from ipg.training.materials import gather
 
 __all__ = ["BEST", "FIRST_SEED", "Found", "Plan", "make_plan", "search"]
@@ -75,6 +76,7 @@ def make_plan(
         raise ValueError(f"{trials} trials are asked for; expected at least 1")
     if sampler not in get_args(Sampler):
         raise ValueError(f"there is no sampler {sampler!r}; there are {', '.join(get_args(Sampler))}")
+    resolve_device(base.device)  # or every trial would fail
     space = gather_space(base, vary, given)
     if prune and "epochs" in space:
         raise ValueError("--prune compares trials epoch by epoch: leave epochs out of --vary")

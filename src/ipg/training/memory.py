@@ -1,0 +1,42 @@
+"""What to say when a batch does not fit into the memory of the device: which one would."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+__all__ = ["OutOfMemoryError", "fitting_batch"]
+
+
+class OutOfMemoryError(RuntimeError):
+    """A batch does not fit; the message says which one would."""
+
+    def __init__(self, *, batch: int, pair_batch: int | None, fits: int | None, kept: bool) -> None:
+        if fits is not None:
+            remedy = f"--batch {fits} fits, as was tried just now"
+        else:
+            beside = "" if pair_batch is None else f" beside --pair-batch {pair_batch}: lower both"
+            remedy = f"no smaller one was found to fit{beside or ': lower --batch and --size'}"
+        other = " A run with another batch is another run: give it another --output." if kept else ""
+        super().__init__(f"out of memory with --batch {batch}; {remedy}.{other}")
+
+
+def fitting_batch(step: Callable[[Tensor], None], rows: Tensor) -> int | None:
+    """How many of `rows` at most, halved as often as it takes, `step` can take; None where there are none.
+
+    The steps are real ones, after which there is no going on: only for a run that has to end.
+    """
+    size = len(rows) // 2
+    while size:
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        with suppress(torch.OutOfMemoryError):
+            step(rows[:size])
+            return size
+        size //= 2
+    return None
