@@ -66,6 +66,7 @@ def test_every_way_a_trial_can_end(view: SearchView) -> None:
 
 def test_what_runs_is_counted(view: SearchView) -> None:
     view.started(trial(1))
+    view.moved(trial(1).key, 0.0)
     view.moved(trial(1).key, 0.5)
     assert bar(view).startswith("best 0.5000 (trial 0), 0 of 6 done, 1 running")
     view.ended(trial(1), Ended("", "elsewhere"))

@@ -149,7 +149,7 @@ def test_fingerprints_notice_every_change(made: Materials) -> None:
 
 
 def test_features_are_what_enters_the_head(made: Materials) -> None:
-    found = features(made.model, made.table.images, batch=64)
+    found = features(made.model, made.table.images)
     assert found.shape == (200, 32)
     model = made.model
     with torch.no_grad():

@@ -70,8 +70,6 @@ def run_study(
         KeyboardInterrupt: Ctrl-C or SIGTERM; trials under way are saved and the message says how to go on.
     """
     console = console or Console()
-    if cluster is None:
-        resolve_device(device)  # or every trial would fail
     store = Store(results)
     done = store.done()
     missing = [trial for trial in study.trials if trial.key not in done]
@@ -81,6 +79,8 @@ def run_study(
     if not missing:
         return Tally(before, 0, 0)
     trials = [replace(t, config=t.config.with_changes(device=device, data_path=data_path)) for t in missing]
+    if cluster is None:
+        resolve_device(device)  # or every trial would fail
     job = Job(store, study.metrics_split, run)
     with View(console, store, name=study.name, missing=len(missing)) as view:
         try:
