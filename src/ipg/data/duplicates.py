@@ -18,8 +18,8 @@ _CLOSE = 0.08
 """Difference of two thumbnails, as a share of their contrast, up to which they count as the same image."""
 _FLAT = 8.0
 """Contrast, a standard deviation of brightness of 255, below which an image is too plain to be told from others."""
-_ROWS, _COLUMNS = 1 << 9, 1 << 15
-"""How many images are compared at once, and with how many."""
+_ROWS, _COLUMNS = 1 << 9, 1 << 12
+"""How many images are compared at once, and with how many: what a processor's cache holds."""
 
 
 def identical(source: Source, names: Sequence[str]) -> list[list[int]]:
