@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ipg.data.table import ImageTable
 from ipg.experiments.search import objective as search_objective
 from ipg.experiments.search import trial as search_trial
 from ipg.experiments.search.trial import WORST, SearchTrial, in_words, limits, run_search_trial
-from ipg.training import materials
+from ipg.training import loop, materials
 from ipg.training.folder import read_jsonl
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state", "bars")
@@ -157,3 +158,27 @@ def test_settings_in_words() -> None:
     assert in_words({"alpha": 0.123456, "batch": 64, "margin": "0.5x", "flip": True}) == (
         "alpha 0.1235, batch 64, margin 0.5x, flip True"
     )
+
+
+class _StopEarly(search_trial._Watcher):
+    """Asks a run to stop in its first epoch, as Ctrl-C does."""
+
+    def progress(self, step: int, values: Any) -> None:
+        super().progress(step, values)
+        if step == 1:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_trial_stopped_within_its_first_epoch_goes_on(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "LOOK_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(search_trial, "_Watcher", _StopEarly)
+        with pytest.raises(KeyboardInterrupt):
+            run_search_trial(make(), metrics_split="validation", folder=tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8") == ""
+    row = run_search_trial(make(), metrics_split="validation", folder=tmp_path / "run")
+    unbroken = run_search_trial(make(), metrics_split="validation", folder=tmp_path / "other")
+    assert row["state"] == "complete"
+    assert row["curve"] == unbroken["curve"]

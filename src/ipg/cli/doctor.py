@@ -48,7 +48,7 @@ def doctor(
         config = read_json(home.config).get("config")
         if not isinstance(config, dict):
             raise FolderError(f"{home.config} is not of a run")
-        rows = read_jsonl(home.metrics) if home.metrics.exists() else []
+        rows = read_jsonl(home.metrics, unfinished=not home.done.exists()) if home.metrics.exists() else []
         if home.done.exists():
             home.verify()
         failure = read_json(home.failure) if home.failure.exists() else None

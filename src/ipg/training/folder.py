@@ -181,13 +181,16 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file with one JSON object a line, of which there is at least one."""
+def read_jsonl(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
+    """The rows of a file with one JSON object a line: at least one, unless the run is `unfinished`.
+
+    A run that was stopped within its first epoch has none.
+    """
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     except (ValueError, RecursionError) as error:
         raise FolderError(f"{path} is damaged and cannot be read ({error})") from None
-    if not rows or not all(isinstance(row, dict) for row in rows):
+    if not (rows or unfinished) or not all(isinstance(row, dict) for row in rows):
         raise FolderError(f"{path} is damaged: expected an object a line")
     return rows
 

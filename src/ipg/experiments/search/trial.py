@@ -140,7 +140,7 @@ class _Watcher(Listener):
     def started(self, config: RunConfig, *, step: int, total: int) -> None:
         self._total = total
         if step and self.folder is not None and (file := RunFolder(self.folder).metrics).exists():
-            self.rows = [row for row in read_jsonl(file) if row["step"] <= step]
+            self.rows = [row for row in read_jsonl(file, unfinished=True) if row["step"] <= step]
         self.progress(step, {})
 
     def progress(self, step: int, values: Mapping[str, float]) -> None:
