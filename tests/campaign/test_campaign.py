@@ -154,7 +154,7 @@ def test_a_command_is_run_and_measured(tmp_path: Path, real: bool) -> None:
     [
         (lambda: sys.exit(3), 3, ""),
         (lambda: 1 / 0, 1, "ZeroDivisionError"),
-        (lambda: bytearray(5 << 30), 1, "MemoryError"),
+        (lambda: bytearray(50 << 30), 1, "MemoryError"),
         (lambda: __import__("time").sleep(60), -14, ""),
     ],
     ids=["exit", "bug", "memory", "hang"],
