@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 pytest_plugins = ["pytester"]
 
 PERMITTED_SKIPS = Path(__file__).with_name("permitted_skips.txt")
+HOME = str(Path(__file__).resolve().parent)
+if HOME not in sys.path:
+    sys.path.append(HOME)  # for `campaign`; at the end: nothing else is found here before it is found elsewhere
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,16 @@
-"""The campaigns, importable as `campaign` here as from the command line."""
+"""What the tests of several campaigns share."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-HOME = str(Path(__file__).resolve().parents[1])
-if HOME not in sys.path:
-    sys.path.append(HOME)  # at the end: nothing else is found here before it is found elsewhere
+import pytest
+from PIL import Image
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder of four images."""
+    for number in range(4):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    return tmp_path

@@ -3,78 +3,30 @@
 from __future__ import annotations
 
 import os
-import pwd
-import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from campaign.database import PASSWORD, Server, program
 
 from ipg.experiments.search.postgres import open_postgres
 from ipg.experiments.search.run import search
 
 pytestmark = pytest.mark.slow
 
-PASSWORD = "pl3ase-h1de-me"
-
-
-def program(name: str) -> str | None:
-    """A program of PostgreSQL's, which Debian keeps out of the path."""
-    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    return shutil.which(name) or (str(found[-1]) if found else None)
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server of our own, on a socket in a folder; it does not run as root."""
-    initdb, postgres = program("initdb"), program("postgres")
-    if initdb is None or postgres is None:
+    """The address of a server of our own."""
+    if program("initdb") is None or program("postgres") is None:
         pytest.skip("needs PostgreSQL (initdb and postgres)")
-    home = Path(tmp_path_factory.mktemp("pg", numbered=True))
-    user: dict[str, Any] = {}
-    if os.getuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        os.chown(home, nobody.pw_uid, nobody.pw_gid)
-        for parent in home.parents:
-            if parent.stat().st_uid == 0 and parent not in (Path("/"), Path("/tmp")):
-                parent.chmod(parent.stat().st_mode | 0o011)  # nobody may pass
-        user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-    secret = home / "password"
-    secret.write_text(PASSWORD, encoding="utf-8")
-    secret.chmod(0o644)
-    data = home / "data"
-    subprocess.run(
-        [initdb, "-D", str(data), "-U", "ipg", "--auth=scram-sha-256", f"--pwfile={secret}", "-E", "UTF8", "--no-sync"],
-        check=True, capture_output=True, cwd=home, **user,
-    )  # fmt: skip
-    options = ["-k", str(home), "-c", "listen_addresses=", "-c", "fsync=off"]
-    process = subprocess.Popen([postgres, "-D", str(data), *options], cwd=home, stderr=subprocess.DEVNULL, **user)
-    address = f"postgresql://ipg:{PASSWORD}@/postgres?host={home}"
-    try:
-        _wait_until_ready(address)
-        yield address
-    finally:
-        process.send_signal(signal.SIGINT)  # do not wait for clients
-        process.wait()
-
-
-def _wait_until_ready(address: str) -> None:
-    import psycopg
-
-    end = time.monotonic() + 60
-    while True:
-        try:
-            psycopg.connect(address).close()
-        except psycopg.OperationalError:
-            assert time.monotonic() < end, "the server does not start"
-            time.sleep(0.1)
-        else:
-            return
+    made = Server(Path(tmp_path_factory.mktemp("pg", numbered=True)))
+    made.start()
+    yield made.address
+    made.stop()
 
 
 @pytest.fixture

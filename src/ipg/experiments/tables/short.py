@@ -24,7 +24,6 @@ from ipg.methods.options import option_defaults
 
 __all__ = ["dataset_table"]
 
-_MORE = "All arms, how settings were chosen and how to make the rows again: [results](results/README.md)."
 _BUILT = {"counterparts": "real ", "background": "composed ", "matched": "matched ", "random": "random "}
 """Where pairs of photographs come from, by their builder."""
 
@@ -32,8 +31,7 @@ _BUILT = {"counterparts": "real ", "background": "composed ", "matched": "matche
 def dataset_table(dataset: str, studies: Sequence[Measured], figures: Sequence[Figure]) -> str:
     """The table of one data set for readers in a hurry: methods as they are by default, on the test split."""
     arms = [arm for study in studies if study.split == "test" for arm in study.of(dataset) if _is_default(arm)]
-    rows = [row for arm in arms for row in arm.rows]
-    if not rows:
+    if not any(arm.rows for arm in arms):
         return "Not measured yet."
     if all(arm.config["selection"] == "worst_group" for arm in arms):
         plain_first = sorted(arms, key=lambda arm: "pairs" in method_class(arm.method).needs)
@@ -47,17 +45,13 @@ def dataset_table(dataset: str, studies: Sequence[Measured], figures: Sequence[F
     notes = (
         "Test accuracy in percent, mean ± standard deviation over seeds, at the epoch that the selection rule keeps "
         "and at the last. *Worst group*: the mean over seeds of the lowest accuracy among the groups of label and "
-        "attribute. *Seconds*: a trial with its evaluations. "
-        + " ".join(_protocol_line(name, arms) for name in dict.fromkeys(arm.protocol for arm in arms))
-        + f" Seeds that predict one class for every image: {_collapses(arms)}.",
-        f"{origin(rows)}. {_MORE}",
+        "attribute. *Seconds*: a trial with its evaluations."
     )
-    return "\n\n".join([markdown(head, lines), *map(wrapped, notes)])
+    return _page(head, lines, notes, arms)
 
 
 def _by_group(arms: Sequence[Arm], figures: Sequence[Figure]) -> str:
     """The table of arms that are judged by their worst group."""
-    rows = [row for arm in arms for row in arm.rows]
     networks = {str(arm.config["model"]) for arm in arms}
     head = ["", "worst group", "seeds", "average", "worst group, last epoch", "paper, ResNet-50"]
     lines = [
@@ -74,12 +68,21 @@ def _by_group(arms: Sequence[Arm], figures: Sequence[Figure]) -> str:
     notes = (
         f"Network: {' and '.join(map(code, sorted(networks)))}, where the paper has ResNet-50. Test accuracy in "
         "percent, mean ± standard deviation over seeds, at the epoch with the best worst group on validation images "
-        "and at the last. *Average*: over test images. "
-        + " ".join(_protocol_line(name, arms) for name in dict.fromkeys(arm.protocol for arm in arms))
-        + f" Seeds that predict one class for every image: {_collapses(arms)}.",
-        f"{origin(rows)}. {_MORE}",
+        "and at the last. *Average*: over test images."
     )
-    return "\n\n".join([markdown(head, lines), *map(wrapped, notes)])
+    return _page(head, lines, notes, arms)
+
+
+def _page(head: Sequence[str], lines: Sequence[Sequence[str]], notes: str, arms: Sequence[Arm]) -> str:
+    """The table, what its columns are, what the arms of each protocol share, and where the rows come from."""
+    protocols = " ".join(_protocol_line(name, arms) for name in dict.fromkeys(arm.protocol for arm in arms))
+    collapses = [f"{_title(arm)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed]
+    told = f"{notes} {protocols} Seeds that predict one class for every image: {'; '.join(collapses) or 'none'}."
+    more = (
+        f"{origin([row for arm in arms for row in arm.rows])}. All arms, how settings were chosen and how to make the "
+        "rows again: [results](results/README.md)."
+    )
+    return "\n\n".join([markdown(head, lines), wrapped(told), wrapped(more)])
 
 
 def _beside(arm: Arm, figures: Sequence[Figure]) -> Figure | None:
@@ -90,11 +93,6 @@ def _beside(arm: Arm, figures: Sequence[Figure]) -> Figure | None:
     mine = {f.approach: f for f in figures if (f.dataset, f.metric) == (arm.dataset, "worst_group")}
     varied = any(approach.startswith(f"{name}, ") and approach.endswith(" pairs") for approach in mine)
     return mine.get(f"{name}, {arm.config['pairs']} pairs" if varied else name)
-
-
-def _collapses(arms: Sequence[Arm]) -> str:
-    """How many seeds of which arms predict one class."""
-    return "; ".join(f"{_title(arm)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed) or "none"
 
 
 def _is_default(arm: Arm) -> bool:
