@@ -123,6 +123,9 @@ class RunConfig:
 
     selection: str = "last"
     """Epoch to keep: last, training_environments, worst_group (needs group labels) or pairs (needs none)."""
+    decision: str = "argmax"
+    """Where the line between classes is drawn: argmax, or moved on validation images after each epoch to suit their
+    worst_group (needs group labels) or the mean of their classes (balanced); the biases of the head hold it."""
     seed: int = 0
     """Seed of everything random."""
     device: str = "auto"
@@ -204,6 +207,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "batch_norm": ("auto", "train", "eval"),
     "distance": ("rationale", "features", "logits"),
     "selection": ("last", "training_environments", "worst_group", "pairs"),
+    "decision": ("argmax", "worst_group", "balanced"),
     "device": ("auto", "cpu", "cuda", "mps"),
     "precision": ("auto", "fp32", "tf32", "bf16"),
     "engine": ("auto", "eager", "captured", "compiled"),
@@ -240,7 +244,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     ),
     "Training": (
         "epochs", "steps", "batch", "learning_rate", "schedule", "warmup", "optimizer", "weight_decay", "crop", "flip",
-        "class_weighted", "selection", "seed",
+        "class_weighted", "selection", "decision", "seed",
     ),
     "Machine": ("device", "precision", "engine", "resident", "deterministic"),
 }  # fmt: skip

@@ -92,6 +92,12 @@ def test_a_gpus_switches_are_set_and_set_back(
     assert switches() == before
 
 
+@pytest.mark.parametrize(("iterations", "searched"), [(None, True), (1999, False), (2000, True)])
+def test_short_runs_do_not_try_all_kernels(iterations: int | None, searched: bool) -> None:
+    with numerics(RunConfig(), torch.device("cuda"), iterations=iterations):
+        assert torch.backends.cudnn.benchmark is searched
+
+
 def test_a_callers_choice_to_be_warned_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -35,6 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "dair": {"method": "dair"},  # colours are drawn from the global generator
     "lff": {"method": "lff"},  # a second network, its optimizer, a memory of losses
     "best epoch": {"method": "erm", "selection": "worst_group", "learning_rate": 0.05},
+    "best line": {"method": "ipg", "selection": "worst_group", "decision": "worst_group"},
 }
 STEPS = 12  # 3 epochs of 4
 

@@ -42,6 +42,7 @@ ADDED: dict[str, Any] = {
     "start": None,
     "masks": None,
     "steps": None,
+    "decision": "argmax",
 }
 """Settings that joined after rows had been written, with the value that trials had in effect before them.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ipg.classifier import Classifier
+from ipg.evaluation.decision import DECISIONS
 from ipg.evaluation.statistics import wilson
 from ipg.methods import method_class
 from ipg.models import describe as describe_network
@@ -127,6 +128,8 @@ def _settings(classifier: Classifier) -> Iterator[tuple[str, str]]:
     names = ("epochs", "batch", "learning_rate", "schedule", "optimizer", "weight_decay", "seed")
     yield "training", ", ".join(f"{name.replace('_', ' ')} {config[name]}" for name in names)
     yield "epoch kept", f"{classifier.result.get('selected_epoch')}, by the rule `{config['selection']}`"
+    if (rule := config.get("decision", "argmax")) != "argmax":
+        yield "line between classes", f"{DECISIONS[rule]}; it is part of the weights"
 
 
 def _results(classifier: Classifier) -> str:

@@ -55,9 +55,17 @@ def autocast_dtype(config: RunConfig) -> torch.dtype | None:
     return torch.bfloat16 if precision == "bf16" else None
 
 
+LONG = 2000
+"""Iterations from which it pays to try all kernels of a convolution."""
+
+
 @contextmanager
-def numerics(config: RunConfig, device: torch.device) -> Iterator[None]:
-    """Set the precision of fp32 products and the choice of kernels for a run, and set them back afterwards."""
+def numerics(config: RunConfig, device: torch.device, *, iterations: int | None = None) -> Iterator[None]:
+    """Set the precision of fp32 products and the choice of kernels for a run, and set them back afterwards.
+
+    Trying all kernels of every convolution takes longer than a run of few `iterations`, which takes those that cuDNN
+    thinks best.
+    """
     if device.type != "cuda":
         if device.type == "cpu":
             keep_freed_memory()
@@ -74,7 +82,8 @@ def numerics(config: RunConfig, device: torch.device) -> Iterator[None]:
         for place, name, values in switches:
             setattr(place, name, values[resolve_precision(config.precision, device) != "fp32"])
         torch.use_deterministic_algorithms(config.deterministic)
-        torch.backends.cudnn.benchmark = not config.deterministic
+        short = iterations is not None and iterations < LONG
+        torch.backends.cudnn.benchmark = not config.deterministic and not short
         yield
     finally:
         for (place, name, _), value in zip(switches, before, strict=True):

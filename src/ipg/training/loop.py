@@ -14,8 +14,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,6 +29,7 @@ from ipg.data.augment import Augmentation
 from ipg.data.batches import Batches
 from ipg.data.table import ImageTable
 from ipg.evaluation.batch_norm import batch_norm_gap, keep_statistics
+from ipg.evaluation.decision import decide, movable_head, moved
 from ipg.evaluation.groups import metrics
 from ipg.evaluation.pairs import pair_disagreement
 from ipg.evaluation.selection import select
@@ -124,7 +125,7 @@ def train(
             stack.enter_context(compiling())
         stack.enter_context(team.together())
         stack.enter_context(own_randomness(device))
-        stack.enter_context(numerics(config, device))
+        stack.enter_context(numerics(config, device, iterations=_iterations(config, materials.table)))
         identity, origin = _identity(config, materials, device)
         team.check_same("settings or data", identity)
         listeners = listeners if team.leads else ()
@@ -147,6 +148,7 @@ def _first_stage(
     before = method_class(config.method).first_stage(config)
     if before is None:
         return None
+    before = before.with_changes(decision="argmax")
     own = replace(materials, model=copy.deepcopy(materials.model), pairs=None, held_out=None)
     place = None if folder is None else folder / FIRST_STAGE
     return train(before, own, folder=place, listeners=[FirstStage(one) for one in listeners], evaluate_on=())
@@ -216,6 +218,7 @@ class Training:
         self._check_selection()
         self.autocast = autocast_dtype(config)
         self.model = lay_out(materials.model, config, device)
+        self._check_decision()
         self.optimizer = _optimizer(self.model, config, device)
         compile = config.engine == "compiled"
         views = Augmentation(config.crop, config.flip)
@@ -275,6 +278,14 @@ class Training:
             raise ValueError(f"selection={rule!r} needs validation images and there are none; use selection='last'")
         if rule == "pairs" and self.held_out is None:
             raise ValueError("selection='pairs' needs held-out pairs and there are none; set held_out_pairs above 0")
+
+    def _check_decision(self) -> None:
+        """Before training rather than after its first epoch."""
+        if (rule := self.config.decision) == "argmax":
+            return
+        if self.validation is None:
+            raise ValueError(f"decision={rule!r} needs validation images and there are none; use decision='argmax'")
+        movable_head(self.model)
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -378,6 +389,32 @@ class Training:
         row["learning_rate"] = learning_rate(self.progress.step - 1, self.total, self.config)
         row["train"] = means
         self.team.settle(self.model)
+        with self._decided(row):
+            self._evaluate(row)
+            self._tick()
+            row["seconds"] = round(self.progress.seconds, 3)
+            self.progress.rows.append(row)
+            if self._selected() == len(self.progress.rows) - 1:
+                self.progress.kept = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        self.means.reset()
+        self._save()
+        for listener in self.listeners:
+            listener.epoch(row)
+
+    @contextmanager
+    def _decided(self, row: dict[str, Any]) -> Iterator[None]:
+        """The network with the line between classes drawn as the configuration says; training goes on without."""
+        if self.config.decision == "argmax" or self.validation is None:
+            yield
+            return
+        said = self.team.logits(self.fast, self.validation.images, autocast=self.autocast)
+        offsets = decide(said, self.validation, self.config.decision)
+        row["offsets"] = offsets.tolist()
+        with moved(movable_head(self.model), offsets):
+            yield
+
+    def _evaluate(self, row: dict[str, Any]) -> None:
+        """Put what the network is worth on all splits and pairs into `row`."""
         for split, part in self.parts.items():
             said = self.team.logits(self.fast, part.images, autocast=self.autocast)
             row[split] = metrics(said, part, training=self.batches.table)
@@ -388,15 +425,6 @@ class Training:
             both = torch.cat([trained_on.first, trained_on.second])
             gap = batch_norm_gap(self.model, both, self.batches.table.images, autocast=self.autocast)
             row |= {} if gap is None else {"batch_norm_gap": gap}
-        self._tick()
-        row["seconds"] = round(self.progress.seconds, 3)
-        self.progress.rows.append(row)
-        if self._selected() == len(self.progress.rows) - 1:
-            self.progress.kept = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-        self.means.reset()
-        self._save()
-        for listener in self.listeners:
-            listener.epoch(row)
 
     def _finish(self) -> Outcome:
         self.model.load_state_dict(self.progress.kept)
@@ -420,6 +448,7 @@ class Training:
             "config": settled(self.config),
             "selection": self.config.selection,
             "selected_epoch": kept["epoch"],
+            **({"offsets": kept["offsets"]} if "offsets" in kept else {}),
             "metrics": summary(kept),
             "last_metrics": summary(final),
             "seconds": round(self._earlier + self.progress.seconds, 3),
@@ -498,6 +527,11 @@ def _optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> tor
         optimizer.step = torch.compile(optimizer.step, dynamic=False)  # type: ignore[method-assign, assignment]
         return optimizer
     return kind(parameters, lr=rate, weight_decay=config.weight_decay, fused=device.type != "mps", capturable=cuda)
+
+
+def _iterations(config: RunConfig, table: ImageTable) -> int:
+    """About how many iterations a run makes: methods that sample may make an epoch shorter or longer."""
+    return config.epochs * (config.steps or math.ceil(len(table.indices("train")) / config.batch))
 
 
 def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -1,0 +1,111 @@
+"""The line between classes: against a naive search over all lines, and by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ipg.data.table import ImageTable
+from ipg.evaluation.decision import decide, movable_head, moved
+from ipg.evaluation.groups import group_metrics
+
+
+def table(label: list[int] | Tensor, attribute: list[int] | Tensor, classes: int = 2) -> ImageTable:
+    """Validation images of which only label and attribute matter."""
+    label, attribute = (torch.as_tensor(column, dtype=torch.int64) for column in (label, attribute))
+    zeros = torch.zeros_like(label)
+    return ImageTable(
+        "tiny",
+        torch.zeros(len(label), 1, 1, 1, dtype=torch.uint8),
+        label,
+        attribute,
+        split=zeros,
+        environment=zeros,
+        content=label,
+        splits=("validation",),
+        classes=tuple(f"class {number}" for number in range(classes)),
+        attributes=("a", "b"),
+    )
+
+
+def worst(logits: Tensor, images: ImageTable) -> tuple[float, float]:
+    found = group_metrics(logits.argmax(dim=1), images)
+    return found["worst_group"], found["group_mean"]
+
+
+def test_by_hand() -> None:
+    """Class 1 is answered from a difference of 0 on; its images lie at -3, -1, 2, those of class 0 at -4, -2.5, -2."""
+    difference = torch.tensor([-3.0, -1.0, 2.0, -4.0, -2.5, -2.0])
+    logits = torch.stack([torch.zeros(6), difference], dim=1)
+    images = table([1, 1, 1, 0, 0, 0], [0] * 6)
+    offsets = decide(logits, images, "worst_group")
+    assert offsets.tolist() == [0.0, 1.5]  # the line at -1.5, the middle of (-2, -1): 2 of 3 and 3 of 3
+    assert worst(logits + offsets, images) == pytest.approx((2 / 3, 5 / 6))
+    assert worst(logits, images) == pytest.approx((1 / 3, 2 / 3))
+
+
+@pytest.mark.parametrize("rule", ["worst_group", "balanced"])
+@pytest.mark.parametrize("seed", range(20))
+def test_no_line_is_better_with_two_classes(seed: int, rule: str) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    count = 60
+    label, attribute = torch.randint(2, (2, count), generator=draw)
+    logits = torch.randint(-8, 9, (count, 2), generator=draw).double() / 4  # with ties
+    logits[:, 1] += label + attribute - 2
+    images = table(label, attribute)
+    offsets = decide(logits, images, rule)
+
+    def value(shift: float) -> tuple[float, float]:
+        found = group_metrics((logits + torch.tensor([0.0, shift])).argmax(dim=1), images)
+        return (found["worst_group"], found["group_mean"]) if rule == "worst_group" else (found["balanced"], 0.0)
+
+    assert value(float(offsets[1])) == max(value(shift) for shift in torch.arange(-12, 12.01, 0.125).tolist())
+    assert offsets[0] == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_several_classes_are_never_worse_off(seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    label, attribute = torch.randint(4, (200,), generator=draw), torch.randint(2, (200,), generator=draw)
+    bias = torch.tensor([3.0, 0.0, -1.0, 0.5])
+    logits = 2 * nn.functional.one_hot(label) + torch.randn(200, 4, generator=draw) + bias
+    images = table(label, attribute, classes=4)
+    offsets = decide(logits, images, "worst_group")
+    assert worst(logits + offsets, images) > worst(logits, images)
+    assert offsets[0] == 0
+    balanced = decide(logits, images, "balanced")
+    assert group_metrics((logits + balanced).argmax(1), images)["balanced"] > 0.6
+
+
+def test_balanced_asks_for_no_groups() -> None:
+    """Two tables that differ in the attribute alone are given the same line."""
+    draw = torch.Generator().manual_seed(0)
+    label = torch.randint(2, (50,), generator=draw)
+    logits = torch.randn(50, 2, generator=draw)
+    one, other = (decide(logits, table(label, attribute), "balanced") for attribute in torch.randint(2, (2, 50)))
+    assert torch.equal(one, other)
+
+
+def test_no_image_moves_nothing() -> None:
+    assert decide(torch.zeros(0, 2), table([], []), "balanced").tolist() == [0, 0]
+
+
+def test_unknown_rules_are_refused() -> None:
+    with pytest.raises(ValueError, match="there are no offsets for 'argmax'"):
+        decide(torch.zeros(1, 2), table([0], [0]), "argmax")
+
+
+def test_the_head_is_as_before_to_the_bit() -> None:
+    head = nn.Linear(3, 2)
+    before, x = head.bias.detach().clone(), torch.randn(4, 3)
+    plain = head(x)
+    shift = torch.tensor([0.0, 1 / 3])
+    with moved(head, shift):
+        torch.testing.assert_close(head(x), plain + shift)
+    assert torch.equal(head.bias, before)
+
+
+def test_a_head_without_biases_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"has no biases.*decision='argmax'"):
+        movable_head(nn.Sequential(nn.Flatten(), nn.Linear(3, 2, bias=False)))
