@@ -180,6 +180,15 @@ def test_a_row_that_does_not_name_its_origin_enters_no_table(
         measured_of(load_study(tmp_path / "mine.toml"), write)
 
 
+def test_a_row_that_does_not_tell_a_version_that_tables_quote(
+    tmp_path: Path, rows: list[dict[str, Any]], write: Path
+) -> None:
+    del rows[1]["versions"]["torch"]
+    write.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"the row of erm, seed 1, is damaged \(versions is not what a trial writes"):
+        measured_of(load_study(tmp_path / "mine.toml"), write)
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 

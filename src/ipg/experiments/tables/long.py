@@ -28,9 +28,13 @@ __all__ = ["results_page", "varying_settings"]
 PAIR_SETTINGS = ("pairs", "pair_batch", "margin", "alpha", "every")
 SETTINGS = (
     "data", *PAIR_SETTINGS, "schedule", "selection", "model", "epochs", "batch", "learning_rate", "warmup",
-    "class_weighted", "batch_norm", "crop", "precision", "engine",
+    "class_weighted", "batch_norm", "crop", "decision", "precision", "engine",
 )  # fmt: skip
 """What the long tables show of a configuration: a column each where arms differ, else in a line above."""
+
+
+CHOSEN = ("tuned", "decision")
+"""Protocols whose settings were chosen on validation images."""
 
 
 def results_page(studies: Sequence[Measured], figures: Sequence[Figure], speed: Sequence[Row]) -> str:
@@ -53,7 +57,7 @@ def results_page(studies: Sequence[Measured], figures: Sequence[Figure], speed: 
         "`ipg bench --write results/speed.jsonl` keeps what it measures; docs/speed.md shows more.",
     ]
     for study in studies:
-        tuned = [arm for other in studies if other.split == "test" for arm in other.arms if arm.protocol == "tuned"]
+        tuned = [arm for other in studies if other.split == "test" for arm in other.arms if arm.protocol in CHOSEN]
         parts += _study(study, figures) if study.split == "test" else _choices(study, tuned)
     if speed:
         parts += _speed(speed)
@@ -89,14 +93,14 @@ def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
 
 
 def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
-    """What settings were chosen from: for each data set and number of pairs the arms, the highest accuracy first."""
+    """What settings were chosen from: for each data set, protocol and number of pairs the arms, the best first."""
     varying, shared = varying_settings(study.arms)
     metric = _deciding(study.arms)
-    ranked = sorted(study.arms, key=lambda arm: (arm.dataset, _order(arm.config["pairs"]), -_mean(arm, metric)))
-    highest = {(arm.dataset, arm.config["pairs"]): arm for arm in reversed(ranked) if arm.rows}
+    ranked = sorted(study.arms, key=lambda arm: (*_rivals(arm), -_mean(arm, metric)))
+    highest = {_rivals(arm): arm for arm in reversed(ranked) if arm.rows}
     lines = []
     for arm in ranked:
-        marks = ["highest"] if highest.get((arm.dataset, arm.config["pairs"])) is arm else []
+        marks = ["highest"] if highest.get(_rivals(arm)) is arm else []
         marks += ["taken"] if any(_alike(arm, other) for other in tuned) else []
         disagreement = arm.spread("pair_disagreement")
         lines.append(
@@ -110,8 +114,8 @@ def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
     head = [*map(words, varying), "seeds", f"{what} on `{study.split}`", "pairs that disagree", "seconds", ""]
     notes = (
         f"In percent on the split `{study.split}`, mean ± standard deviation over seeds; the test split is not read. "
-        f"*Highest*: the highest mean {what} with as many pairs. *Taken*: the settings of a study on the test split. "
-        "The study file says what decides."
+        f"*Highest*: the highest mean {what} with as many pairs under the same protocol. *Taken*: the settings of a "
+        "study on the test split. The study file says what decides."
     )
     return [f"## {study.name}", shared, markdown(head, lines), notes, *_ends(study)]
 
@@ -171,6 +175,11 @@ def _mean(arm: Arm, metric: str) -> float:
 def _deciding(arms: Sequence[Arm]) -> str:
     """The metric by which arms are ranked: the worst group's accuracy where epochs are selected by it."""
     return "worst_group" if all(arm.config["selection"] == "worst_group" for arm in arms) else "average"
+
+
+def _rivals(arm: Arm) -> tuple[str, str, tuple[int, str]]:
+    """What arms have in common that are compared with each other."""
+    return arm.dataset, arm.protocol, _order(arm.config["pairs"])
 
 
 def _order(pairs: int | str) -> tuple[int, str]:

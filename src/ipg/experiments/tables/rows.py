@@ -85,7 +85,8 @@ def _misshapen(row: Row) -> str | None:
             return name
     if not _is_number(row["seconds"]):
         return "seconds"
-    if not all(isinstance(version, str) for version in row["versions"].values()):
+    quoted = dict.fromkeys(("python", "torch")) | row["versions"]
+    if not all(isinstance(version, str) for version in quoted.values()):
         return "versions"
     return next((name for name in ("metrics", "last_metrics") if not _are_metrics(row[name])), None)
 

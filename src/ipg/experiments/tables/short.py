@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ipg.evaluation.statistics import wilson
 from ipg.experiments.arms import Arm, Figure, figure_of
 from ipg.experiments.tables.rows import Measured
 from ipg.experiments.tables.text import (
     NAMES,
+    NONE,
     PROTOCOLS,
     code,
     figure_text,
@@ -24,6 +26,8 @@ from ipg.methods.options import option_defaults
 
 __all__ = ["dataset_table"]
 
+SUBSET = "_subset"
+"""How data sets end that hold a part of one of the paper's."""
 _BUILT = {"counterparts": "real ", "background": "composed ", "matched": "matched ", "random": "random "}
 """Where pairs of photographs come from, by their builder."""
 
@@ -34,7 +38,7 @@ def dataset_table(dataset: str, studies: Sequence[Measured], figures: Sequence[F
     if not any(arm.rows for arm in arms):
         return "Not measured yet."
     if all(arm.config["selection"] == "worst_group" for arm in arms):
-        plain_first = sorted(arms, key=lambda arm: "pairs" in method_class(arm.method).needs)
+        plain_first = sorted(arms, key=lambda arm: (_moves(arm), "pairs" in method_class(arm.method).needs))
         return _by_group([arm for arm in plain_first if arm.rows], figures)
     bounds = {figure.approach: figure for figure in figures if figure.dataset == dataset}
     head = ["", "accuracy", "seeds", "last epoch", "worst group", "seconds", "paper"]
@@ -53,11 +57,13 @@ def dataset_table(dataset: str, studies: Sequence[Measured], figures: Sequence[F
 def _by_group(arms: Sequence[Arm], figures: Sequence[Figure]) -> str:
     """The table of arms that are judged by their worst group."""
     networks = {str(arm.config["model"]) for arm in arms}
-    head = ["", "worst group", "seeds", "average", "worst group, last epoch", "paper, ResNet-50"]
+    paper = "paper, ResNet-50" + (", all data" if arms[0].dataset.endswith(SUBSET) else "")
+    head = ["", "worst group", "interval", "seeds", "average", "worst group, last epoch", paper]
     lines = [
         [
             _title(arm, photographs=True),
             percent(arm.spread("worst_group")),
+            _interval(arm),
             seeds_text(arm),
             percent(arm.spread()),
             percent(arm.spread("worst_group", last=True)),
@@ -68,8 +74,14 @@ def _by_group(arms: Sequence[Arm], figures: Sequence[Figure]) -> str:
     notes = (
         f"Network: {' and '.join(map(code, sorted(networks)))}, where the paper has ResNet-50. Test accuracy in "
         "percent, mean ± standard deviation over seeds, at the epoch with the best worst group on validation images "
-        "and at the last. *Average*: over test images."
+        "and at the last. *Interval*: 95 %, Wilson's, of the mean worst group for as many test images as the smallest "
+        "group has. *Average*: over test images."
     )
+    if any(map(_moves, arms)):
+        notes += (
+            " *Line moved*: the biases of the head are set after each epoch to suit the worst group of the validation "
+            "images (`--decision worst_group`), as the paper does not."
+        )
     return _page(head, lines, notes, arms)
 
 
@@ -90,9 +102,28 @@ def _beside(arm: Arm, figures: Sequence[Figure]) -> Figure | None:
     if arm.method == "erm" and arm.config["class_weighted"]:
         return None
     name = NAMES.get(arm.method, arm.method)
-    mine = {f.approach: f for f in figures if (f.dataset, f.metric) == (arm.dataset, "worst_group")}
+    dataset = arm.dataset.removesuffix(SUBSET)
+    told = [f for f in figures if (f.dataset, f.metric) == (dataset, "worst_group")]
+    mine = {f.approach: f for f in reversed(told)}  # the accuracy tables come first, and others repeat them
+    if dataset != arm.dataset:  # its numbers of pairs are not ours
+        return None if arm.rows[0]["config"].get("pair_builder") == "random" else mine.get(name)
     varied = any(approach.startswith(f"{name}, ") and approach.endswith(" pairs") for approach in mine)
     return mine.get(f"{name}, {arm.config['pairs']} pairs" if varied else name)
+
+
+def _interval(arm: Arm) -> str:
+    """How far the worst group's accuracy is known, its images being as few as they are."""
+    found = arm.spread("worst_group")
+    counts = [group["count"] for row in arm.rows for group in row["metrics"]["groups"].values() if group["count"]]
+    if found is None or not counts:
+        return NONE
+    known = wilson(round(found.mean * min(counts)), min(counts))
+    return f"{100 * known.low:.0f} to {100 * known.high:.0f}"
+
+
+def _moves(arm: Arm) -> bool:
+    """Whether the line between classes was drawn on validation images."""
+    return bool(arm.config["decision"] != "argmax")
 
 
 def _is_default(arm: Arm) -> bool:
@@ -105,7 +136,8 @@ def _title(arm: Arm, *, photographs: bool = False) -> str:
     """The arm in words; of photographs it tells as well how classes are weighted and where pairs come from."""
     name = NAMES.get(arm.method, arm.method)
     if "pairs" not in method_class(arm.method).needs:
-        return f"{name}, class-weighted" if photographs and arm.config["class_weighted"] else name
+        name += ", class-weighted" if photographs and arm.config["class_weighted"] else ""
+        return name + (", line moved" if _moves(arm) else "")
     count = arm.config["pairs"]
     kind = _BUILT.get(str(arm.rows[0]["config"].get("pair_builder")), "") if photographs else ""
     pairs = f"{count:,} {kind}pairs" if isinstance(count, int) else f"pairs of {count}"

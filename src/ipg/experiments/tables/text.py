@@ -46,7 +46,12 @@ NAMES = {
     "cggd": "CGGD",
 }
 """Methods as the tables call them; others by their own name."""
-PROTOCOLS = {"paper": "paper's settings", "tuned": "our settings", "bf16": "paper's settings in bf16, compiled"}
+PROTOCOLS = {
+    "paper": "paper's settings",
+    "tuned": "our settings",
+    "bf16": "paper's settings in bf16, compiled",
+    "decision": "our settings, line moved",
+}
 NONE = "–"
 
 
