@@ -147,8 +147,9 @@ def _in_here(line: Sequence[str], heard: Iterable[int]) -> int:
     try:
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, heard)
-        except KeyboardInterrupt:  # as soon as it was started
-            return 130
+        except KeyboardInterrupt:  # before it was begun: as a program that has not yet said what it does on Ctrl-C
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
         main()
         code = 0
     except SystemExit as end:

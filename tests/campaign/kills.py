@@ -197,7 +197,8 @@ class Case:
             if ended.code not in (0, -signal.SIGKILL):
                 raise BrokenPromiseError(f"exit {ended.code}: {ended.err[-300:]}")
             return
-        if ended.code == -signal.SIGTERM == -getattr(signal, blow.name, signal.SIGINT) and not ended.err:
+        number = getattr(signal, blow.name, signal.SIGINT)
+        if ended.code == -number and not ended.err and (number == signal.SIGTERM or not ended.out):
             return  # nothing was begun yet that it would have to save
         lines = [line for line in ended.err.splitlines() if line]
         interrupted = (130, -signal.SIGINT)  # a shell shows both as 130; Python may take the second
