@@ -22,10 +22,10 @@ from ipg.evaluation.selection import select
 from ipg.guidance import CollapseError, NonFiniteError
 from ipg.models import build_model
 from ipg.seeds import derive_seed
-from ipg.training import loop
 from ipg.training.folder import FolderError
-from ipg.training.loop import Outcome, learning_rate, train
+from ipg.training.loop import Outcome, train
 from ipg.training.materials import Materials, gather
+from ipg.training.optimization import class_weights, learning_rate
 
 Make = Callable[..., RunConfig]
 Gather = Callable[[RunConfig], Materials]
@@ -130,9 +130,9 @@ def test_class_weights_in_numbers(make_table: Callable[..., ImageTable]) -> None
     """N / (K N_c): 8 images of class 0 and 2 of class 1 weigh 10/16 and 10/4."""
     table = make_table(train=10, validation=0, test=0)
     table = replace(table, label=torch.tensor([0] * 8 + [1] * 2))
-    assert loop._class_weights(table).tolist() == [0.625, 2.5]
+    assert class_weights(table).tolist() == [0.625, 2.5]
     empty = replace(table, classes=("a", "b", "c"))
-    assert loop._class_weights(empty).tolist() == pytest.approx([10 / 24, 10 / 6, 0.0])
+    assert class_weights(empty).tolist() == pytest.approx([10 / 24, 10 / 6, 0.0])
 
 
 # -- evaluation ------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipg.config import RunConfig
-from ipg.training.loop import learning_rate
+from ipg.training.optimization import learning_rate
 
 
 def rates(total: int, **settings: object) -> list[float]:

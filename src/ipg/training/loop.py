@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -56,11 +56,12 @@ from ipg.training.interrupt import Interrupted, StopRequest, stop_on_signals
 from ipg.training.listeners import FirstStage, Listener
 from ipg.training.materials import Materials
 from ipg.training.memory import OutOfMemoryError, fitting_batch
+from ipg.training.optimization import class_weights, learning_rate, make_optimizer, set_rate
 from ipg.training.provenance import provenance
 from ipg.training.start import network_name
 from ipg.training.stepping import EagerStep, Means, PairFeed
 
-__all__ = ["Outcome", "Training", "learning_rate", "settled", "train"]
+__all__ = ["Outcome", "Training", "settled", "train"]
 
 _NO_MATTER = ("device", "data_path", "engine", "resident")
 """Settings that may change when a run is taken up again."""
@@ -80,18 +81,6 @@ class Outcome:
     """A row an epoch, as in `metrics.jsonl`."""
     result: dict[str, Any]
     """What `result.json` holds."""
-
-
-def learning_rate(step: int, total: int, config: RunConfig) -> float:
-    """The rate of iteration `step` (from 0) of `total`: linear warm-up, then as the schedule says."""
-    if step < config.warmup:
-        return config.learning_rate * (step + 1) / config.warmup
-    if config.schedule == "constant":
-        return config.learning_rate
-    if config.schedule == "step":
-        return config.learning_rate / (1 if step < total / 2 else 10)
-    share = (step - config.warmup) / max(1, total - config.warmup)
-    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
 
 
 def train(
@@ -219,7 +208,7 @@ class Training:
         self.autocast = autocast_dtype(config)
         self.model = lay_out(materials.model, config, device)
         self._check_decision()
-        self.optimizer = _optimizer(self.model, config, device)
+        self.optimizer = make_optimizer(self.model, config, device)
         compile = config.engine == "compiled"
         views = Augmentation(config.crop, config.flip)
         options = parse_options(kind, config.options)
@@ -246,7 +235,7 @@ class Training:
             seed, part = derive_seed(config.seed, "pair batches"), (team.index, team.size)
             sampler = PairSampler(self.pairs, config.pair_batch, seed=seed, part=part)
         feed = PairFeed(sampler, augmentation=views, compile=compile) if sampler is not None else None
-        criterion = GlobalCrossEntropy(_class_weights(train_table) if config.class_weighted else None)
+        criterion = GlobalCrossEntropy(class_weights(train_table) if config.class_weighted else None)
         self.fast = compile_model(self.model, config)
         replica = team.replica(self.fast, device, batch_norm=config.batch_norm)
         loss = torch.compile(criterion.to(device), dynamic=False) if compile else criterion.to(device)
@@ -258,7 +247,7 @@ class Training:
             feed,
             self.autocast,
             table=train_table,
-            make_optimizer=lambda network: _optimizer(network, config, device),
+            make_optimizer=lambda network: make_optimizer(network, config, device),
             validation=self.validation,
             pair_set=self.pairs,
             masks=masks,
@@ -313,7 +302,7 @@ class Training:
         while self.progress.step < self.total:
             epoch, start = divmod(self.progress.step, len(self.batches))
             for rows in self.batches.rows(epoch, start=start):
-                _set_rate(self.optimizer, learning_rate(self.progress.step, self.total, self.config))
+                set_rate(self.optimizer, learning_rate(self.progress.step, self.total, self.config))
                 self._step(rows)
                 self.progress.step += 1
                 self._between_steps(request)
@@ -513,36 +502,6 @@ class Training:
         return Outcome(self.model, rows, result)
 
 
-def _optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> torch.optim.Optimizer:
-    """The optimizer of a run; on a GPU in the form that can be captured, its rate a tensor there."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    cuda = device.type == "cuda"
-    rate: Any = torch.tensor(config.learning_rate, device=device) if cuda else config.learning_rate
-    if config.optimizer == "sgd":
-        fused = True if cuda else None  # the other form asks the device for its rate
-        return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=config.weight_decay, fused=fused)
-    kind: Callable[..., torch.optim.Optimizer] = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    if config.engine == "compiled":  # its own kernel gives every tensor of a small network one block or few
-        optimizer = kind(parameters, lr=rate, weight_decay=config.weight_decay, foreach=True, capturable=True)
-        optimizer.step = torch.compile(optimizer.step, dynamic=False)  # type: ignore[method-assign, assignment]
-        return optimizer
-    return kind(parameters, lr=rate, weight_decay=config.weight_decay, fused=device.type != "mps", capturable=cuda)
-
-
 def _iterations(config: RunConfig, table: ImageTable) -> int:
     """About how many iterations a run makes: methods that sample may make an epoch shorter or longer."""
     return config.epochs * (config.steps or math.ceil(len(table.indices("train")) / config.batch))
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)  # in place: captured graphs read it there
-        else:
-            group["lr"] = rate
-
-
-def _class_weights(table: ImageTable) -> Tensor:
-    """w_c = N / (K N_c), (K,); 0 for a class without images, which no term of the loss ever uses."""
-    counts = torch.bincount(table.label, minlength=table.num_classes).float()
-    return torch.where(counts > 0, counts.sum() / (len(counts) * counts.clamp_min(1)), 0.0)
