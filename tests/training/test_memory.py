@@ -1,0 +1,49 @@
+"""A GPU that is too small for a batch, for real: it is given little of its memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ipg.config import RunConfig
+from ipg.data.table import ImageTable
+from ipg.training.loop import train
+from ipg.training.materials import gather
+from ipg.training.memory import OutOfMemoryError
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+MEMORY = 1 << 30
+
+
+@pytest.fixture
+def little() -> Iterator[None]:
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(MEMORY / torch.cuda.get_device_properties(0).total_memory)
+    yield
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("method", ["erm", "ipg"])
+@pytest.mark.parametrize("engine", ["eager", "captured"])
+@pytest.mark.usefixtures("little")
+def test_the_batch_that_is_said_to_fit_does(
+    make_table: Callable[..., ImageTable], tmp_path: Path, method: str, engine: str
+) -> None:
+    table = make_table(train=2048)
+    table = replace(table, images=table.images.repeat_interleave(12, dim=2).repeat_interleave(12, dim=3))
+    config = RunConfig(method=method, engine=engine, batch=2048, epochs=1, pairs=12, pair_batch=5, device="cuda")
+    config = config.with_changes(model="small_cnn", precision="fp32", held_out_pairs=0)
+    with pytest.raises(OutOfMemoryError, match=r"^out of memory with --batch 2048; --batch \d+ fits") as caught:
+        train(config, gather(config, table=table), folder=tmp_path / "run")
+    found = re.search(r"--batch (\d+) fits", str(caught.value))
+    assert found is not None
+    smaller = config.with_changes(batch=int(found[1]))
+    outcome = train(smaller, gather(smaller, table=table), folder=tmp_path / "smaller")
+    assert outcome.rows[0]["step"] == 2048 // smaller.batch
