@@ -54,3 +54,11 @@ def test_what_was_not_measured_is_said(make) -> None:
 def test_names_do_not_break_tables(make) -> None:
     metrics = {"average": 1.0, "groups": {"cat|dog, a": {"accuracy": 1.0, "count": 1}}, "pair_disagreement": None}
     assert "| cat\\|dog, a | 100.0 |" in card(make(metrics), "pets", {}, 16)
+
+
+def test_a_line_between_classes_that_was_moved_is_told(make) -> None:
+    metrics = {"average": 1.0, "groups": GROUPS, "pair_disagreement": None}
+    assert "| line between classes | offsets of the classes that are best for the worst group" in card(
+        make(metrics, decision="worst_group"), "pets", {}, 16
+    )
+    assert "line between classes" not in card(make(metrics), "pets", {}, 16)
