@@ -121,15 +121,15 @@ def test_version(ipg) -> None:
     assert (done.code, done.out) == (0, f"ipg {version('invariance-pair-guidance')}\n")
 
 
-def test_help_and_version_do_not_import_torch() -> None:
+def test_help_version_and_the_list_of_a_study_do_not_import_torch() -> None:
     code = f"""
 import json, sys
 from typer.testing import CliRunner
 from ipg.cli import app
-lines = [[], ["--version"], ["data"], *([*verb.split(), "--help"] for verb in {VERBS})]
+lines = [[], ["--version"], ["data"], ["study", "margin", "--list"], *([*verb.split(), "--help"] for verb in {VERBS})]
 codes = [CliRunner().invoke(app, line).exit_code for line in lines]
 print(json.dumps([codes, sorted({{"torch", "numpy", "matplotlib", "PIL"}} & set(sys.modules))]))
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [[0] * (len(VERBS) + 3), []]
+    assert json.loads(done.stdout) == [[0] * (len(VERBS) + 4), []]

@@ -61,7 +61,7 @@ def study(
 
     from ipg.experiments.study import find_study
 
-    found = find_study(name)
+    found = find_study(name, check_options=not show)  # a list is there at once, without torch
     folder = results or Path("results") / found.name
     if show:
         _list(found, folder)

@@ -10,6 +10,8 @@ A study file lists arms; every arm is run once a seed:
     method = "ipg"
     protocol = "paper"
     config = { alpha = 0.5 }     # over the base
+
+Importing this module is cheap: torch comes with the methods, whose own options are checked.
 """
 
 from __future__ import annotations
@@ -22,9 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import ipg.experiments.ablations  # noqa: F401 - its methods are known to studies
 from ipg.config import ConfigError, RunConfig, read_toml
-from ipg.methods import method_class, parse_options
 
 __all__ = ["ADDED", "STUDIES", "Study", "Trial", "arm_trials", "find_study", "load_study"]
 
@@ -104,19 +104,22 @@ class Study:
     """The split whose metrics the rows carry: `test`, or another while settings are being chosen."""
 
 
-def find_study(name: str) -> Study:
-    """The study in the file of that name, or the project's own study of that name."""
+def find_study(name: str, *, check_options: bool = True) -> Study:
+    """The study in the file of that name, or the project's own study of that name; see `load_study`."""
     own = STUDIES / f"{name}.toml"
     if own.is_file() and not Path(name).is_file():
-        return load_study(own)
+        return load_study(own, check_options=check_options)
     if not Path(name).suffix and not Path(name).exists():
         known = ", ".join(sorted(path.stem for path in STUDIES.glob("*.toml")))
         raise ConfigError([f"there is no study {name!r}: expected a TOML file, or one of {known}"])
-    return load_study(Path(name))
+    return load_study(Path(name), check_options=check_options)
 
 
-def load_study(path: Path) -> Study:
-    """Read a study file; all mistakes are reported together."""
+def load_study(path: Path, *, check_options: bool = True) -> Study:
+    """Read a study file; all mistakes are reported together.
+
+    Those in methods' names and own options only where they are checked, which imports the methods.
+    """
     content = read_toml(path, "study file")
     problems = [f"unknown key {name!r}" for name in content if name not in _KEYS]
     arms = content.get("arm")
@@ -126,7 +129,7 @@ def load_study(path: Path) -> Study:
     trials: dict[str, Trial] = {}
     for number, arm in enumerate(arms, start=1):
         try:
-            found = {trial.key: trial for trial in arm_trials(path.stem, content, arm)}
+            found = {trial.key: trial for trial in arm_trials(path.stem, content, arm, check_options=check_options)}
             if trials.keys() & found.keys():
                 raise ConfigError(["repeats trials of an arm above it"])
         except ConfigError as error:
@@ -138,7 +141,9 @@ def load_study(path: Path) -> Study:
     return Study(path.stem, tuple(trials.values()), content.get("metrics_split", "test"))
 
 
-def arm_trials(study: str, content: Mapping[str, Any], arm: Mapping[str, Any]) -> list[Trial]:
+def arm_trials(
+    study: str, content: Mapping[str, Any], arm: Mapping[str, Any], *, check_options: bool = True
+) -> list[Trial]:
     """The trials of one arm, a seed each."""
     if not isinstance(arm, dict):
         raise ConfigError(["expected a table"])
@@ -150,14 +155,23 @@ def arm_trials(study: str, content: Mapping[str, Any], arm: Mapping[str, Any]) -
         raise ConfigError(problems)
     names = {"data": settled["dataset"], "method": settled["method"]}
     config = RunConfig.from_mapping({**settled["base"], **settled["config"], **names})
-    try:
-        parse_options(method_class(config.method), config.options)
-    except ValueError as error:
-        raise ConfigError([str(error)]) from None
+    if check_options:
+        _check_options(config)
     return [
         Trial(study, config.data, config.method, settled["protocol"], seed, config.with_changes(seed=seed))
         for seed in _seeds(settled["seeds"])
     ]
+
+
+def _check_options(config: RunConfig) -> None:
+    """ConfigError where the method is not known, or has no such options."""
+    import ipg.experiments.ablations  # noqa: F401 - its methods are known to studies
+    from ipg.methods import method_class, parse_options
+
+    try:
+        parse_options(method_class(config.method), config.options)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
 
 
 def _seeds(given: Any) -> Sequence[int]:
