@@ -88,13 +88,19 @@ def test_options_may_vary_and_defaults_are_spelled_out(tmp_path: Path) -> None:
 
 def test_the_arm_of_a_study_is_that_studys(tmp_path: Path) -> None:
     arm = '[[arm]]\nname = "IPG"\ndatasets = ["colored_mnist"]\nprotocol = "tuned"\nmethod = "ipg"\n'
-    given = 'study = { name = "colored_mnist_tuned", dataset = "colored_mnist" }\n'
+    given = 'study = { name = "colored_mnist_tuned", dataset = "colored_mnist", config = { pairs = 40 } }\n'
     found = read_reproduction(write(tmp_path, SMALL + arm + given), "small")
-    tuned = find_study("colored_mnist_tuned")
-    assert [trial.key for trial in found.cells[2].trials] == [trial.key for trial in tuned.trials]
-    wrong = SMALL + arm.replace('"tuned"', '"never"') + given
-    with pytest.raises(ConfigError, match="has no ipg"):
-        read_reproduction(write(tmp_path, wrong), "small")
+    tuned = [trial for trial in find_study("colored_mnist_tuned").trials if trial.config.pairs == 40]
+    assert len(tuned) == 10
+    assert [trial.key for trial in found.cells[2].trials] == [trial.key for trial in tuned]
+    wrongs = {
+        "has no ipg \\(never\\)": SMALL + arm.replace('"tuned"', '"never"') + given,
+        "has no ipg .* with {'pairs': 41}": SMALL + arm + given.replace("40", "41"),
+        "has several ipg .*; say by config": SMALL + arm + given.replace(", config = { pairs = 40 }", ""),
+    }
+    for message, wrong in wrongs.items():
+        with pytest.raises(ConfigError, match=message):
+            read_reproduction(write(tmp_path, wrong), "small")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@
     method = "ipg"
     config = { … }                      # over those
     vary = { pairs = [40, 124] }        # every combination is a cell
-    study = { name = "…", dataset = "…" }   # in place of config and vary: the arm of a study, whose rows count
+    study = { name = "…", dataset = "…" }   # in place of config and vary: the arm of a study, whose rows count; with
+                                        # config = { … } the one of several that has these settings
     [[quoted]]                          # rows of the paper that are not run
     paper = "NCM"
     needs = "frozen CLIP features"
@@ -197,15 +198,18 @@ def _cells(name: str, content: Mapping[str, Any], arm: Mapping[str, Any], *, qui
 def _of_study(content: Mapping[str, Any], arm: Mapping[str, Any]) -> Cell:
     """The cell of a study's arm on one data set."""
     source = arm["study"]
+    wanted = source.get("config", {})
     trials = [
         trial
         for trial in find_study(source["name"]).trials
         if (trial.dataset, trial.method, trial.protocol) == (source["dataset"], arm["method"], arm["protocol"])
+        and wanted.items() <= trial.config.flat().items()
     ]
+    where = f"the study {source['name']} has {{}} {arm['method']} ({arm['protocol']}) on {source['dataset']}"
     if not trials:
-        raise ConfigError(
-            [f"the study {source['name']} has no {arm['method']} ({arm['protocol']}) on {source['dataset']}"]
-        )
+        raise ConfigError([where.format("no") + (f" with {wanted}" if wanted else "")])
+    if len({trial.seed for trial in trials}) < len(trials):
+        raise ConfigError([where.format("several") + "; say by config = { … } which one is meant"])
     (dataset,) = arm["datasets"]
     figures = _figures(content, dataset, arm.get("paper", ""))
     return Cell(arm["name"], dataset, arm["protocol"], {}, tuple(trials), figures)
