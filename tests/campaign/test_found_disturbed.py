@@ -99,6 +99,57 @@ def test_ctrl_c_before_the_command_has_begun(where: str) -> None:
     assert (done.returncode, done.stderr) == (130, "ipg: interrupted\n")
 
 
+@pytest.mark.parametrize("where", ["make_context", "invoke"])
+def test_ctrl_c_while_the_command_line_is_read(where: str) -> None:
+    """Which typer answers with an exit status alone."""
+    code = (
+        "import signal, sys\n"
+        "from ipg.cli.errors import Commands\n"
+        "def late(*given, **named): signal.raise_signal(signal.SIGINT)\n"
+        f"Commands.{where} = late\n"
+        "sys.argv = ['ipg', 'methods']\n"
+        "from ipg.__main__ import main\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "ipg: interrupted\n")
+
+
+def test_ctrl_c_once_more_after_the_line_is_said() -> None:
+    code = (
+        "import signal, sys\n"
+        "from ipg.cli import errors\n"
+        "say = errors._say\n"
+        "def interrupt(*given): signal.raise_signal(signal.SIGINT)\n"
+        "def late(line):\n    say(line)\n    interrupt()\n"
+        "errors._say, errors.Commands.invoke = late, interrupt\n"
+        "sys.argv = ['ipg', 'methods']\n"
+        "from ipg.__main__ import main\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "ipg: interrupted\n")
+
+
+def test_a_library_that_turns_ctrl_c_into_an_error_of_its_own() -> None:
+    """As numpy does, interrupted in the middle of its import; the same error without Ctrl-C is a bug."""
+    code = (
+        "import signal, sys\n"
+        "from ipg.cli.errors import Commands\n"
+        "def fail(*given):\n"
+        "    try:\n        if {} : signal.raise_signal(signal.SIGINT)\n"
+        "    finally:\n        raise RecursionError('of its own')\n"
+        "Commands.invoke = fail\n"
+        "sys.argv = ['ipg', 'methods']\n"
+        "from ipg.__main__ import main\nmain()\n"
+    )
+    ends = [
+        subprocess.run([sys.executable, "-c", code.format(sent)], capture_output=True, text=True, check=False)
+        for sent in (True, False)
+    ]
+    assert (ends[0].returncode, ends[0].stderr) == (130, "ipg: interrupted\n")
+    assert ends[1].returncode == 1
+    assert "RecursionError: of its own" in ends[1].stderr
+
+
 class Heard(Listener):
     """What a run that stops after its first iterations has said of where it goes on."""
 

@@ -17,6 +17,10 @@ MOST_LINES = 5
 """How many mistakes are named one by one."""
 LONGEST_LINE = 1000
 """Characters of a line; the middle of a longer one is left out."""
+INTERRUPTED = 130
+"""The exit status after Ctrl-C."""
+told: list[str] = []
+"""The lines that were said."""
 
 NO_MEMORY = ("allocate memory", "not enough memory", "bad_alloc", "failed to map segment", "can't start new thread")
 """What is said of memory by errors that are not of a kind of their own."""
@@ -42,8 +46,7 @@ def clear(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return command(*arguments, **options)
         except KeyboardInterrupt as error:
-            _say(str(error) or "interrupted")
-            raise typer.Exit(130) from None
+            raise typer.Abort(str(error)) from None
         except Exception as error:
             lines = _explain(error)
             if lines is None:
@@ -70,9 +73,11 @@ class Commands(TyperGroup):
         """Run the command line and exit."""
         try:
             code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
-        except typer.Abort:  # Ctrl-C before the command has begun
-            _say("interrupted")
-            code = 130
+            if code == INTERRUPTED:  # Ctrl-C while the command line is read: typer says nothing, or raises Abort
+                raise typer.Abort
+        except typer.Abort as error:
+            _say(str(error) or "interrupted")
+            code = INTERRUPTED
         except Exception as error:
             if not standalone_mode or not hasattr(error, "format_message"):  # the base of usage errors has moved about
                 raise
@@ -130,3 +135,4 @@ def _say(line: str) -> None:
     text = printable(line)
     cut = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE // 2]} … {text[-LONGEST_LINE // 2 :]}"
     typer.echo(f"ipg: {cut}", err=True)
+    told.append(cut)
