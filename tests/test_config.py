@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import pytest
 
@@ -113,7 +113,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "held_out_pairs": [-1],
     "alpha": [-0.1, 1.0, float("nan")],
     "tau": [-0.1, 1.01],
-    "every": [0],
+    "every": [0, -4, "often", "1.5"],
     "floor": [0.0],
     "jitter": [-0.1, float("inf")],
     "seed": [-1, 2**63, 10**400],
@@ -132,8 +132,21 @@ def test_pairs_that_are_neither(given: Any) -> None:
     assert problems(pairs=given) == [f"pairs={given!r}: expected a whole number, or a file"]
 
 
+@pytest.mark.parametrize(("given", "kept"), [(4, 4), ("4", 4), ("auto", "auto"), (" auto ", "auto")])
+def test_every_is_a_number_or_auto(given: Any, kept: int | str) -> None:
+    config = RunConfig.from_mapping({"every": given})
+    assert (config.every, config.flat()["every"]) == (kept, kept)
+
+
+@pytest.mark.parametrize("given", ["", "often", "1.5", 2.5, None, True])
+def test_every_that_is_neither(given: Any) -> None:
+    assert problems(every=given) == [f"every={given!r}: expected a whole number, or auto"]
+    assert problems(every=0) == ["every=0: expected at least 1 iteration, or auto"]
+
+
 def test_every_number_has_a_range() -> None:
-    numbers = {name for name, kind in get_type_hints(RunConfig).items() if kind in (int, float, int | None, int | str)}
+    kinds = (int, float, int | None, int | str, int | Literal["auto"])
+    numbers = {name for name, kind in get_type_hints(RunConfig).items() if kind in kinds}
     assert numbers == set(OUT_OF_RANGE)
 
 

@@ -18,7 +18,7 @@ from functools import cache
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 __all__ = ["CHOICES", "PANELS", "ConfigError", "RunConfig", "field_help", "load_config", "read_toml"]
 
@@ -107,8 +107,9 @@ class RunConfig:
     margin: str = "auto"
     """Distance kept between classes: a number as in the paper, 0.5x for half the first mean distance, or auto: 0.85x
     for a network that starts from weights, 0.5x for a fresh one."""
-    every: int = 4
-    """Correct at each k-th iteration; 1 is the paper. Keep every * alpha below 1."""
+    every: int | Literal["auto"] = 4
+    """Correct at each k-th iteration; 1 is the paper. Keep every * alpha below 1. auto corrects at every iteration
+    while pairs disagree and ever more rarely while they agree, within that bound."""
     floor: float = 1e-3
     """The paper's epsilon: least length the task gradient is clipped to when the condition is met."""
     batch_norm: str = "auto"
@@ -229,7 +230,7 @@ _RANGES: dict[str, tuple[Any, str]] = {
     "held_out_pairs": (lambda v: v >= 0, "at least 0"),
     "alpha": (lambda v: 0 <= v < 1, "0 <= alpha < 1"),
     "tau": (lambda v: 0 <= v <= 1, "0 <= tau <= 1, a share of the pairs"),
-    "every": (lambda v: v >= 1, "at least 1 iteration"),
+    "every": (lambda v: v == "auto" or v >= 1, "at least 1 iteration, or auto"),
     "floor": (lambda v: v > 0, "a positive number"),
     "jitter": (lambda v: v >= 0, "at least 0"),
     "seed": (lambda v: 0 <= v < 2**63, "a whole number from 0 to 2**63 - 1"),
@@ -276,6 +277,8 @@ def _coerce(value: Any, kind: Any) -> Any:
     """`value` as `kind`, from TOML or a flag; ValueError where it is something else."""
     if (options := get_args(kind)) and type(None) in options:
         return None if value is None else _coerce(value, options[0])
+    if words := [word for option in options if get_origin(option) is Literal for word in get_args(option)]:
+        return _count_or_word(value, words)
     if set(options) == {int, str}:
         return _count_or_path(value)
     if kind is bool:
@@ -311,6 +314,16 @@ def _count_or_path(value: Any) -> int | str:
     if not path or path.replace(".", "").replace("-", "").isdigit():
         raise ValueError("expected a whole number, or a file")
     return path
+
+
+def _count_or_word(value: Any, words: list[str]) -> int | str:
+    """A whole number, or one of `words`."""
+    if isinstance(value, str) and value.strip() in words:
+        return value.strip()
+    try:
+        return int(_coerce(value, int))
+    except ValueError:
+        raise ValueError(f"expected a whole number, or {', '.join(words)}") from None
 
 
 def _number(value: Any, expected: str) -> int | float:

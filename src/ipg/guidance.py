@@ -14,9 +14,10 @@ Gradients", Machine Learning 2026, Algorithm 1. With a task batch (x, y) and a b
        g_T ← clip(g_T, 2 max(ε, ‖g_C‖))               otherwise       (condition met)
 
 Differs from the paper: `every=k` corrects only at each k-th iteration and rescales those between by the last
-correction (docs/theory.md); the margin may be relative to the first distances; `jitter` pushes collapsed rationales
-apart. All are off by default. What the paper leaves open is settled in docs/decisions.md. This file imports torch
-alone, beside its neighbours that do the same, and no step ever waits for the device.
+correction (docs/theory.md); `every="auto"` lets k follow the disagreement (`ipg.pace`); the margin may be relative to
+the first distances; `jitter` pushes collapsed rationales apart. All are off by default. What the paper leaves open is
+settled in docs/decisions.md. This file imports torch alone, beside its neighbours that do the same, and no step ever
+waits for the device; with `every="auto"` it may wait for the correction before the last.
 
 With many processes all of this is said of the *whole* batches, of which each process has a shard (docs/scale.md).
 """
@@ -39,6 +40,7 @@ from ipg.collectives import Group, find_peers, unreduced
 from ipg.comparison import Comparison, compare, compiled, is_compiled
 from ipg.condition import TaskScale, task_scale
 from ipg.gradients import global_norm, set_gradients
+from ipg.pace import Every, FollowingPace, Pace
 from ipg.paired import DrawsPairs, Pairs, gather_pairs
 from ipg.records import Correction, Report, Spread, Terms, plain_report
 from ipg.watch import CollapseError, NonFiniteError, Watch, count_collapse, count_norm
@@ -72,7 +74,8 @@ class Guidance:
         margin: distance that rationales of different classes keep: a number, as in the paper, or a multiple such as
             "0.5x" of the mean distance between rationales of different labels at the first correction. 0 switches
             the uniformity term off.
-        every: correct at each k-th iteration, the first included; 1 is the paper. Keep `every * alpha` below 1.
+        every: correct at each k-th iteration, the first included; 1 is the paper. Keep `every * alpha` below 1. "auto"
+            corrects at every iteration while pairs disagree and ever more rarely while they agree, within that bound.
         floor: the paper's ε, least length the task gradient is clipped to when the condition is met.
         batch_norm: "train" leaves BatchNorm as it is set (pair and task batches both update its statistics); "eval"
             keeps it in eval mode everywhere, whatever `model.train()` says: advised for pretrained networks.
@@ -98,7 +101,7 @@ class Guidance:
         alpha: float = 0.1,
         tau: float = 0.0,
         margin: float | str = 0.1,
-        every: int = 1,
+        every: Every = 1,
         floor: float = 1e-3,
         batch_norm: Literal["train", "eval"] = "train",
         head: nn.Linear | None = None,
@@ -113,7 +116,8 @@ class Guidance:
         number, relative = _parse_margin(margin)
         _check("alpha", alpha, 0 <= alpha < 1, "0 <= alpha < 1: the correction must stay longer than the task gradient")
         _check("tau", tau, 0 <= tau <= 1, "0 <= tau <= 1: it is a share of the pairs")
-        _check("every", every, isinstance(every, int) and every >= 1, "a whole number of iterations, at least 1")
+        known = every == "auto" or (isinstance(every, int) and every >= 1)
+        _check("every", every, known, 'a whole number of iterations, at least 1, or "auto"')
         _check("floor", floor, floor > 0 and math.isfinite(floor), "a positive number")
         _check("batch_norm", batch_norm, batch_norm in ("train", "eval"), '"train" or "eval"')
         _check("distance", distance, distance in _EMBEDDINGS, '"rationale", "features" or "logits"')
@@ -124,7 +128,7 @@ class Guidance:
                 f"{type(optimizer).__name__}.step needs a closure, which it may call several times; guidance makes "
                 f"two plain updates an iteration. Use an optimizer that steps without one, e.g. Adam or SGD."
             )
-        if every * alpha >= 1 and every > 1:
+        if every != "auto" and every > 1 and every * alpha >= 1:
             warnings.warn(
                 f"every * alpha = {every * alpha:g} is not below 1: the corrective loss is no longer guaranteed to "
                 f"fall, even under plain gradient descent. Lower every or alpha.",
@@ -151,13 +155,14 @@ class Guidance:
         self._values = torch.zeros(4, dtype=wide, device=parameters[0].device)
         self._margin = torch.tensor(math.nan if relative else number, dtype=wide, device=self._values.device)
         self._spread = self._values.new_zeros(3)
+        self.pace = FollowingPace(alpha=alpha, tau=tau, like=self._values) if every == "auto" else Pace(every)
         self.watch = Watch(self._values.device)
         self.correction = Correction(self._values)
 
     @property
     def due(self) -> bool:
         """Whether the next iteration corrects; known before the step, without asking the device."""
-        return self.iteration % self.every == 0
+        return self.pace.due(self.iteration)
 
     @property
     def margin(self) -> Tensor:
@@ -224,7 +229,21 @@ class Guidance:
         self.watch.counters[0] += 1
         if due:
             self._correct(pairs if isinstance(pairs, Pairs) else pairs.draw())
+            self.pace.note(self.iteration - 1, self._values[2])
         return self.correction
+
+    def count(self, found: Terms | None) -> None:
+        """Count an iteration of a loop that uses `terms` in the place of `correct`, and what they were if it did."""
+        if found is not None:
+            self._values[2].copy_(found.disagreement)
+            self.pace.note(self.iteration, self._values[2])
+        self.iteration += 1
+
+    def replayed(self) -> None:
+        """Count an iteration that a captured graph has made in the place of `step`."""
+        if self.due:
+            self.pace.note(self.iteration, self._values[2])
+        self.iteration += 1
 
     def rescale(self, correction: Correction, task_loss: Tensor | None = None) -> Report:
         """Rescale the accumulated task gradient in place by the invariance condition; `optimizer.step()` follows.
@@ -404,16 +423,18 @@ class Guidance:
             "iteration": self.iteration,
             "correction": self._values.clone(),
             "margin": self._margin.clone(),
+            **({"pace": pace} if (pace := self.pace.state_dict()) else {}),
             **{f"watch.{name}": counter for name, counter in self.watch.state_dict().items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`; tensors keep their place, as captured graphs need."""
-        if unknown := set(state) ^ set(self.state_dict()):
+        if unknown := (set(state) ^ set(self.state_dict())) - {"pace"}:  # states of another pace lack it, or have one
             raise ValueError(f"this is not the state of a Guidance: missing or unknown {sorted(unknown)}")
         self.iteration = int(state["iteration"])
         self._values.copy_(state["correction"])
         self._margin.copy_(state["margin"])
+        self.pace.load_state_dict(state.get("pace", {}))
         self.watch.load_state_dict({name.removeprefix("watch."): value for name, value in state.items()})
 
 

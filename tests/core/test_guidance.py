@@ -917,6 +917,7 @@ def test_nan_in_the_images_names_the_iteration(toys: ModuleType) -> None:
         ({"margin": "-2x"}, "margin='-2x' is out of range"),
         ({"every": 0}, "every=0 is out of range: expected a whole number of iterations, at least 1"),
         ({"every": 1.5}, "every=1.5 is out of range"),
+        ({"every": "often"}, "every='often' is out of range: expected a whole number of iterations, .*, or \"auto\""),
         ({"floor": 0.0}, "floor=0.0 is out of range: expected a positive number"),
         ({"floor": math.inf}, "floor=inf is out of range"),
         ({"batch_norm": "off"}, r"batch_norm='off' is out of range: expected \"train\" or \"eval\""),

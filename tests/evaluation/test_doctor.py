@@ -169,6 +169,12 @@ def test_a_task_that_cannot_be_learnt(ran: Callable[..., RunLog], make_table: Ca
     assert "guessing gives 50.0 %" in findings["validation at chance"].meaning
 
 
+@pytest.mark.parametrize(("every", "says"), [(2, "now 2)"), ("auto", "now auto, 100.0 % of the last epoch's steps)")])
+def test_the_remedy_says_how_often_was_corrected(ran: Callable[..., RunLog], every: Any, says: str) -> None:
+    log = ran(learning_rate=1e-7, every=every)
+    assert f"(--every 1, {says}" in found(log)["disagreement never falls"].remedy
+
+
 def test_plain_training_on_a_shortcut(ran: Callable[..., RunLog], shortcut: ImageTable) -> None:
     findings = found(ran("erm", table=shortcut))
     assert list(findings) == ["shortcut in use"]

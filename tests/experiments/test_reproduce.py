@@ -233,7 +233,7 @@ def test_a_whole_reproduction_has_no_note_of_a_small_one(small: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread", "few_images")
-@pytest.mark.parametrize("name", ["ablation_beyond", "corrupted_pairs", "accuracy_celeba", "runtime"])
+@pytest.mark.parametrize("name", ["ablation_beyond", "corrupted_pairs", "accuracy_celeba", "runtime", "sparse"])
 def test_small_versions_of_the_project_run(name: str, tmp_path: Path) -> None:
     place = Place(tmp_path / "results", tmp_path / "out", device="cpu", workers=1, console=Console(quiet=True))
     written = reproduce.reproduce(name, place, quick=True)

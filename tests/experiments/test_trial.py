@@ -163,3 +163,12 @@ def test_a_collapsed_run_has_a_row_of_what_it_is_worth(
     assert (row["selected_epoch"], row["collapse"]) == (None, "the model has collapsed")
     assert set(row) >= ROW
     assert json.loads(json.dumps(row)) == row
+
+
+def test_a_run_whose_loss_is_no_number_has_a_row_too(trial: Callable[..., Trial]) -> None:
+    row = run_trial(trial("erm", learning_rate=1e30, optimizer="sgd"))
+    assert row["collapse"].startswith("the loss is NaN or infinite by iteration")
+    assert row["selected_epoch"] is None
+    assert row["metrics"]["predicted_classes"] == 1
+    assert "NaN" not in json.dumps([row["metrics"], row["last_metrics"]])
+    assert set(row) >= ROW

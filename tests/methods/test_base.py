@@ -252,6 +252,28 @@ def test_pairs_are_drawn_when_they_are_due(name: str, every: int, toy: Any, draw
     assert due == [number % every == 0 for number in range(7)]
 
 
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in GUIDED), ("joint", {"order": "sum"})])
+def test_pairs_are_drawn_more_rarely_while_they_agree(name: str, options: dict[str, Any], toy: Any, drawn: Any) -> None:
+    """Members are the same but for the third batch; what `corrected` says is what was drawn."""
+
+    class Once(type(drawn())):  # type: ignore[misc]
+        def draw(self) -> Any:
+            self.options = {"shift": 100.0 if self.count == 2 else 0.0, "n": 60}
+            return super().draw()
+
+    source = Once(toy)
+    method = toy.method(name, toy.network(), every="auto", rate=1e-3, options=options, pairs_from=source)
+    due = []
+    for number in range(11):
+        before = source.count
+        due += [number] if method.due else []
+        told = method.step(toy.batch(number))
+        assert source.count - before == told["corrected"].item() == (number in due)
+        if source.count == 3:
+            assert 0 < told.get("disagreement", torch.ones(())).item() <= 1
+    assert due == [0, 1, 3, 7, 8, 10]  # the third was at 3, and the next one heard of it
+
+
 @pytest.mark.parametrize("name", ON_NUMBERS)
 def test_a_state_goes_on_exactly(name: str, toy: Any, drawn: Any, tmp_path: Path) -> None:
     """Stopped inside a cycle of `every`, with the relative margin measured before, and read from a checkpoint."""

@@ -66,6 +66,8 @@ def assert_near(one: Outcome, other: Outcome) -> None:
         ({"method": "ipg", "every": 1}, {True}),
         ({"method": "ipg", "every": 2}, {True, False}),
         ({"method": "ipg", "every": 2, "margin": "0.1", "tau": 0.5}, {True, False}),
+        ({"method": "ipg", "every": "auto", "tau": 1.0}, {True, False}),  # k rises to 8
+        ({"method": "joint", "every": "auto", "options": {"order": "sum"}, "tau": 1.0}, {True, False}),
         ({"method": "joint", "every": 1}, {True}),
         ({"method": "joint", "every": 2, "options": {"order": "sum"}}, {True, False}),
     ],
@@ -196,10 +198,11 @@ def test_an_optimizer_that_cannot_be_captured_is_announced_and_used(
     assert_near(outcome, eagerly(config, materials(config), monkeypatch))
 
 
+@pytest.mark.parametrize("every", [2, "auto"])
 def test_a_resumed_run_ends_with_the_same_bits(
-    settings: Make, materials: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    every: Any, settings: Make, materials: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = settings("ipg", device="cuda", batch=24, epochs=4, every=2, deterministic=True, precision="fp32")
+    config = settings("ipg", device="cuda", batch=24, epochs=4, every=every, deterministic=True, precision="fp32")
     expected = train(config, materials(config))
     real = CapturedStep.__call__
     made: list[int] = []

@@ -27,6 +27,7 @@ Gather = Callable[[RunConfig], Materials]
 KINDS: dict[str, dict[str, Any]] = {
     "erm": {"method": "erm"},
     "ipg": {"method": "ipg", "every": 3, "jitter": 0.1, "margin": "2x"},  # jitter draws from the global generator
+    "auto": {"method": "ipg", "every": "auto", "tau": 0.3, "learning_rate": 0.05},  # k rises, and falls again
     "joint": {"method": "joint", "every": 2},
     "joint sum": {"method": "joint", "options": {"order": "sum"}, "every": 2, "optimizer": "sgd"},
     "adamw": {"method": "ipg", "optimizer": "adamw", "weight_decay": 0.1, "warmup": 5},

@@ -61,7 +61,8 @@ def _parameter(name: str, panel: str) -> inspect.Parameter:
         if default is not None:
             text += f" [default: {str(default).lower() if plain is bool else default}]"
         flags = f"{flag}/--no-{flag.removeprefix('--')}" if plain is bool else flag
-        kinds = [part.__name__ for part in get_args(kind) or (kind,) if part is not type(None)]
+        parts = [part for part in get_args(kind) or (kind,) if part is not type(None)]
+        kinds = [name for part in parts for name in get_args(part) or (part.__name__,)]
         metavar = None if plain is bool else f"<{' or '.join(kinds)}>"
         option = typer.Option(flags, help=text, rich_help_panel=panel, show_default=False, metavar=metavar)
     return inspect.Parameter(

@@ -245,7 +245,7 @@ def disagreement_never_falls(log: RunLog) -> Finding | None:
         "warning",
         f"{_percent(first[0])} of the training pairs disagreed in the first epoch and {_percent(ends[-1])} after the "
         f"last: the corrections do not get through.",
-        f"Correct more often (--every 1, now {log.config.get('every')}), lower alpha ({log.config.get('alpha')}), "
+        f"Correct more often (--every 1, now {_pace(log)}), lower alpha ({log.config.get('alpha')}), "
         f"train longer, or check that the members of a pair differ in the shortcut alone.",
     )
 
@@ -370,6 +370,12 @@ def _falls(values: Sequence[float]) -> bool:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
+
+
+def _pace(log: RunLog) -> str:
+    """How often the run corrected: `every`, and of one that follows the disagreement what came of it."""
+    shares = log.of_steps("corrected")
+    return f"{log.config.get('every')}" + (f", {_percent(shares[-1])} of the last epoch's steps" if shares else "")
 
 
 def _percent(share: float) -> str:

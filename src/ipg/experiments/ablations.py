@@ -74,7 +74,7 @@ class AblatedIpg(Ipg):
         report = self.guide.rescale(correction, loss.detach())
         task.step()
         task.zero_grad()
-        return report._asdict() | (self.guide.spread._asdict() if due else {})
+        return report._asdict() | (self.guide.spread._asdict() if due else {}) | self.paced(due)
 
     def state_dict(self) -> dict[str, Any]:
         """The guide's state, and the second optimizer's."""

@@ -96,7 +96,8 @@ class View:
         left = f", {duration(seconds)} left" if (seconds := self.seconds_left()) else ""
         if ended.row is not None:
             row = ended.row
-            self.say(f"{number}: {row['metrics']['average']:.4f} in {row['seconds']:.1f} s{left}")
+            wrong = f" ({row['collapse']})" if row.get("collapse") else ""
+            self.say(f"{number}: {row['metrics']['average']:.4f} in {row['seconds']:.1f} s{wrong}{left}")
         elif ended.state == "failed":
             self.say(f"{number}: failed: {ended.error} (see {self.store.error_file(trial.key)}){left}")
         self._refresh()

@@ -15,7 +15,7 @@ from ipg.evaluation.groups import evaluate, predict
 from ipg.evaluation.pairs import pair_disagreement
 from ipg.experiments.ablations import gather_trial
 from ipg.experiments.study import ELSEWHERE, Trial
-from ipg.guidance import CollapseError
+from ipg.guidance import CollapseError, NonFiniteError
 from ipg.training.device import autocast_dtype
 from ipg.training.engine import resolve
 from ipg.training.listeners import Listener
@@ -36,7 +36,7 @@ def run_trial(
 ) -> dict[str, Any]:
     """Run one trial; a trial whose rows do not report the test split never evaluates it.
 
-    A run that collapses has a row, too, that of the network as it stands.
+    A run that collapses, or whose loss is no longer a number, has a row, too, that of the network as it stands.
 
     Args:
         trial: what to run.
@@ -52,7 +52,7 @@ def run_trial(
         outcome = train(
             config, materials, folder=folder, listeners=listeners, evaluate_on=("validation", metrics_split)
         )
-    except CollapseError as error:
+    except (CollapseError, NonFiniteError) as error:
         return _collapsed(trial, materials, metrics_split, str(error), time.perf_counter() - begun)
     result = outcome.result
     selected = next(row for row in outcome.rows if row["epoch"] == result["selected_epoch"])
@@ -94,7 +94,7 @@ def _identity(trial: Trial, materials: Materials, config: Mapping[str, Any], spl
 
 
 def _collapsed(trial: Trial, materials: Materials, split: str, why: str, seconds: float) -> dict[str, Any]:
-    """The row of a run that collapsed: what its network is worth as it stands, so that no table leaves it out."""
+    """The row of a run that collapsed or diverged: its network as it stands, so that no table leaves it out."""
     model, config = materials.model, trial.config
     device = next(model.parameters()).device
     autocast = autocast_dtype(config)

@@ -156,12 +156,15 @@ class Method:
 
     @property
     def iteration(self) -> int:
-        """The host's count of steps, where the method keeps one; replaying a captured step sets it."""
+        """The host's count of steps, where the method keeps one; capturing a step sets it back."""
         return 0
 
     @iteration.setter
     def iteration(self, value: int) -> None:
         del value
+
+    def replayed(self) -> None:
+        """The host's part of a step that a captured graph has made."""
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One iteration, updates included; returns scalars on the device, to be averaged over the epoch."""

@@ -58,8 +58,7 @@ class Cggd(Ipg):
         """One update; between the iterations that are due it is plain training."""
         guide, optimizer = self.guide, self.setup.optimizer
         guide._hold_batch_norm()
-        due = guide.due
-        guide.iteration += 1
+        due, terms = guide.due, None
         optimizer.zero_grad()
         push: list[Tensor | None] = []
         values: dict[str, Tensor] = {}
@@ -68,12 +67,13 @@ class Cggd(Ipg):
             push = list(torch.autograd.grad(terms.alignment, guide.parameters(), allow_unused=True))
             guide.peers.mean_(gradient for gradient in push if gradient is not None)
             values = {"alignment": terms.alignment.detach(), "disagreement": terms.disagreement}
+        guide.count(terms)
         loss = self.setup.task_loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         if due:
             values["violated"] = self._push(push, values["alignment"])
         optimizer.step()
-        return {"task_loss": loss.detach()} | values
+        return {"task_loss": loss.detach()} | values | self.paced(due)
 
     def _push(self, push: list[Tensor | None], alignment: Tensor) -> Tensor:
         """Add the constraint's direction to the task gradient; returns whether it was violated, as 0 or 1."""

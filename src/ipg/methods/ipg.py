@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, cast
 
+import torch
 from torch import Tensor
 
 from ipg.data.batches import Batch
@@ -53,6 +54,7 @@ class Ipg(Method):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.guide = self.build_guide(setup)
+        self._corrected = torch.arange(2, device=self.guide.correction.values.device)
 
     def build_guide(self, setup: Setup) -> Guidance:
         """The guidance of this method."""
@@ -72,11 +74,19 @@ class Ipg(Method):
     def iteration(self, value: int) -> None:
         self.guide.iteration = value
 
+    def replayed(self) -> None:
+        """The guide counts the step, and hears what its correction found."""
+        self.guide.replayed()
+
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One iteration of Algorithm 1."""
         due = self.guide.due
         report = self.guide.step(lambda: self.setup.task_loss(batch), self.setup.pairs)
-        return report._asdict() | (self.guide.spread._asdict() if due else {})
+        return report._asdict() | (self.guide.spread._asdict() if due else {}) | self.paced(due)
+
+    def paced(self, due: bool) -> dict[str, Tensor]:
+        """`corrected`, 1 or 0, where `every` follows the disagreement: its mean is the share of steps that correct."""
+        return {"corrected": self._corrected[int(due)]} if self.guide.every == "auto" else {}
 
     def check(self) -> None:
         """Raise on a collapse or a non-finite gradient."""

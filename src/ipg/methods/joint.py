@@ -53,10 +53,10 @@ class Joint(Ipg):
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One iteration: one update with the sum of losses, or two."""
-        order = cast(JointOptions, self.options).order
+        order, due = cast(JointOptions, self.options).order, self.guide.due
         self.guide._hold_batch_norm()  # the task batch may come before the guide's own step does it
         if order == "sum":
-            return self._sum(batch)
+            return self._sum(batch, due) | self.paced(due)
         if order == "alignment_first":
             self._correct()
         loss = self._task_update(batch)
@@ -64,7 +64,8 @@ class Joint(Ipg):
             self._correct()
         correction = self.guide.correction
         values = (correction.alignment.clone(), correction.uniformity.clone(), correction.disagreement.clone())
-        return {"task_loss": loss} | dict(zip(("alignment", "uniformity", "disagreement"), values, strict=True))
+        found = dict(zip(("alignment", "uniformity", "disagreement"), values, strict=True))
+        return {"task_loss": loss} | found | self.paced(due)
 
     def _correct(self) -> None:
         self.setup.optimizer.zero_grad()
@@ -79,14 +80,12 @@ class Joint(Ipg):
         optimizer.zero_grad()
         return loss.detach()
 
-    def _sum(self, batch: Batch) -> dict[str, Tensor]:
-        due = self.guide.due
-        self.guide.iteration += 1
+    def _sum(self, batch: Batch, due: bool) -> dict[str, Tensor]:
         optimizer = self.setup.optimizer
         optimizer.zero_grad()
         loss = self.setup.task_loss(batch)
         values = {"task_loss": loss.detach()}
-        total = loss
+        total, terms = loss, None
         if due:
             terms = self.guide.terms(cast(DrawsPairs, self.setup.pairs).draw())
             total = loss + terms.alignment + terms.uniformity
@@ -95,6 +94,7 @@ class Joint(Ipg):
                 "uniformity": terms.uniformity.detach(),
                 "disagreement": terms.disagreement,
             }
+        self.guide.count(terms)
         total.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return values

@@ -46,8 +46,7 @@ class WeightedJoint(Ipg):
         setup, guide = self.setup, self.guide
         weight = cast(WeightedJointOptions, self.options).weight
         guide._hold_batch_norm()
-        due = guide.due
-        guide.iteration += 1
+        due, terms = guide.due, None
         setup.optimizer.zero_grad()
         loss = setup.task_loss(batch)
         values = {"task_loss": loss.detach()}
@@ -55,6 +54,7 @@ class WeightedJoint(Ipg):
             terms = guide.terms(cast(DrawsPairs, setup.pairs).draw())
             loss = loss + weight * (terms.alignment + terms.uniformity)
             values |= {name: value.detach() for name, value in terms._asdict().items()}
+        guide.count(terms)
         loss.backward()  # type: ignore[no-untyped-call]
         setup.optimizer.step()
-        return values
+        return values | self.paced(due)

@@ -63,7 +63,7 @@ class CapturedStep(EagerStep):
                 self.step(self._rows)
                 return
         self._graphs[due].replay()
-        self.method.iteration = iteration + 1
+        self.method.replayed()
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -43,7 +43,7 @@ def _section(reproduction: Reproduction, results: Path) -> str:
     parts = [
         f"*The paper* (`{reproduction.paper}`): {reproduction.claim}" if reproduction.paper else reproduction.claim
     ]
-    if reproduction.kind == "runtime":
+    if "cost" in reproduction.metrics:
         measured = with_cost(measured)
     if measured:
         parts += [f"*How it stands*: {verdict(measured)}", table_of(reproduction, measured).markdown()]

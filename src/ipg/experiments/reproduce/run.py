@@ -119,8 +119,11 @@ def _write(
 
 def _trials(reproduction: Reproduction, place: Place, folder: Path) -> Written:
     from ipg.experiments.reproduce.figures import figures_of
+    from ipg.experiments.reproduce.runtime import with_cost
 
     measured, failed = run_missing(reproduction, place)
+    if "cost" in reproduction.metrics:
+        measured = with_cost(measured)
     figures = figures_of(reproduction, measured)
     return Written(folder, _write(reproduction, folder, table_of(reproduction, measured), figures), failed)
 

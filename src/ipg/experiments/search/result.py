@@ -17,7 +17,7 @@ from ipg.experiments.search.trial import in_words
 from ipg.experiments.study import ELSEWHERE
 from ipg.files import write_text
 
-__all__ = ["OBJECTIVES", "Found", "best_of", "to_toml"]
+__all__ = ["OBJECTIVES", "Found", "best_of", "to_toml", "toml_value"]
 
 OBJECTIVES: dict[Objective, str] = {
     "search": "accuracy on the split search, held out of the test environment",
@@ -82,9 +82,9 @@ def to_toml(found: Found) -> str:
     values = {name: value for name, value in asdict(found.config).items() if name not in LEFT_OUT and value is not None}
     options = values.pop("options")
     lines = [f"# {line}" for line in _origin(found)]
-    lines += ["", *(f"{name} = {_value(value)}" for name, value in values.items())]
+    lines += ["", *(f"{name} = {toml_value(value)}" for name, value in values.items())]
     if options:
-        lines += ["", "[options]", *(f"{name} = {_value(value)}" for name, value in options.items())]
+        lines += ["", "[options]", *(f"{name} = {toml_value(value)}" for name, value in options.items())]
     lines += ["", "# All trials:", *(f"#   {line}" for line in _trials(found))]
     return "\n".join(lines) + "\n"
 
@@ -125,6 +125,6 @@ def _versions(trial: Tried) -> str:
     return ", ".join(f"{name} {version}" for name, version in trial.about.get("versions", {}).items())
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """A plain value as TOML."""
     return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

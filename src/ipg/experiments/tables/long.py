@@ -25,7 +25,7 @@ from ipg.methods import method_class
 
 __all__ = ["results_page", "varying_settings"]
 
-PAIR_SETTINGS = ("pairs", "pair_batch", "margin", "alpha", "every")
+PAIR_SETTINGS = ("pairs", "pair_batch", "margin", "alpha", "tau", "every")
 SETTINGS = (
     "data", *PAIR_SETTINGS, "schedule", "selection", "model", "epochs", "batch", "learning_rate", "warmup",
     "class_weighted", "batch_norm", "crop", "decision", "precision", "engine",
@@ -33,7 +33,7 @@ SETTINGS = (
 """What the long tables show of a configuration: a column each where arms differ, else in a line above."""
 
 
-CHOSEN = ("tuned", "decision")
+CHOSEN = ("tuned", "decision", "unified")
 """Protocols whose settings were chosen on validation images."""
 
 
@@ -76,8 +76,7 @@ def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
         means = [found.mean if (found := arm.spread(name)) else None for name in ("group_mean", "pair_disagreement")]
         lines.append(
             [
-                NAMES.get(arm.method, arm.method)
-                + "".join(f", {name} `{value}`" for name, value in arm.options.items()),
+                _titled(arm),
                 *(str(arm.config[name]) if guided or name not in PAIR_SETTINGS else NONE for name in varying),
                 *(seeds, accuracy, last, share(means[0]), worst, share(means[1])),
                 *(str(arm.collapsed) if arm.rows else NONE, seconds),
@@ -93,8 +92,9 @@ def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
 
 
 def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
-    """What settings were chosen from: for each data set, protocol and number of pairs the arms, the best first."""
+    """What settings were chosen from: for each data set, method, protocol and number of pairs, the best arm first."""
     varying, shared = varying_settings(study.arms)
+    several = len({arm.method for arm in study.arms}) > 1
     metric = _deciding(study.arms)
     ranked = sorted(study.arms, key=lambda arm: (*_rivals(arm), -_mean(arm, metric)))
     highest = {_rivals(arm): arm for arm in reversed(ranked) if arm.rows}
@@ -105,17 +105,19 @@ def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
         disagreement = arm.spread("pair_disagreement")
         lines.append(
             [
+                *([_titled(arm)] if several else []),
                 *(str(arm.config[name]) for name in varying),
                 *(seeds_text(arm), percent(arm.spread(metric)), share(disagreement.mean if disagreement else None)),
                 *(NONE if arm.seconds is None else f"{arm.seconds:.1f}", ", ".join(marks)),
             ]
         )
     what = {"average": "accuracy", "worst_group": "worst group"}[metric]
-    head = [*map(words, varying), "seeds", f"{what} on `{study.split}`", "pairs that disagree", "seconds", ""]
+    head = ["method"] if several else []
+    head += [*map(words, varying), "seeds", f"{what} on `{study.split}`", "pairs that disagree", "seconds", ""]
     notes = (
         f"In percent on the split `{study.split}`, mean ± standard deviation over seeds; the test split is not read. "
-        f"*Highest*: the highest mean {what} with as many pairs under the same protocol. *Taken*: the settings of a "
-        "study on the test split. The study file says what decides."
+        f"*Highest*: the highest mean {what} of the method with as many pairs under the same protocol. *Taken*: the "
+        "settings of a study on the test split. The study file says what decides."
     )
     return [f"## {study.name}", shared, markdown(head, lines), notes, *_ends(study)]
 
@@ -177,9 +179,14 @@ def _deciding(arms: Sequence[Arm]) -> str:
     return "worst_group" if all(arm.config["selection"] == "worst_group" for arm in arms) else "average"
 
 
-def _rivals(arm: Arm) -> tuple[str, str, tuple[int, str]]:
+def _rivals(arm: Arm) -> tuple[str, str, str, tuple[int, str]]:
     """What arms have in common that are compared with each other."""
-    return arm.dataset, arm.protocol, _order(arm.config["pairs"])
+    return arm.dataset, arm.method, arm.protocol, _order(arm.config["pairs"])
+
+
+def _titled(arm: Arm) -> str:
+    """The method of an arm with its own options."""
+    return NAMES.get(arm.method, arm.method) + "".join(f", {name} `{value}`" for name, value in arm.options.items())
 
 
 def _order(pairs: int | str) -> tuple[int, str]:

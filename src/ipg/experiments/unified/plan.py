@@ -1,0 +1,149 @@
+"""Who competes on a data set, and the configurations that each is given: its defaults first, the others at random.
+
+What is drawn depends on the seed, the method, the number of the draw and the name of the setting alone: a contender or
+a setting that joins changes nothing of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ipg.config import ConfigError, RunConfig, read_toml
+from ipg.methods import method_class
+from ipg.methods.options import option_defaults
+from ipg.methods.space import Choice, LogUniform, Range, Whole, ZeroOr
+from ipg.seeds import derive_seed
+
+__all__ = ["Contender", "Protocol", "configurations", "draw", "load_protocol"]
+
+DATA = Path(__file__).with_name("protocol.toml")
+"""The lists of contenders and what they share."""
+MOST_DRAWS = 500
+"""Draws after which a method has no other configuration to offer."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method, with the settings that make it this contender."""
+
+    method: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The contender in words."""
+        plain = {name: value for name, value in self.config.items() if name != "options"}
+        return " ".join([self.method, *(f"{n}={v}" for n, v in {**plain, **self.config.get("options", {})}.items())])
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What is compared on a data set, and on which terms."""
+
+    dataset: str
+    configurations: int
+    """How many each contender is given."""
+    seed: int
+    """Of the draws, and of the runs that are chosen from."""
+    rule: str
+    """What decides: accuracy on the split `search`, or a selection rule on validation images."""
+    seeds: int
+    """Of the runs on the test split."""
+    about: str
+    base: Mapping[str, Any]
+    """What all contenders share."""
+    contenders: Sequence[Contender]
+
+    @property
+    def tuning(self) -> str:
+        """The study that is chosen from."""
+        return f"{self.dataset}_unified_tuning"
+
+    @property
+    def frozen(self) -> str:
+        """The study of what was chosen."""
+        return f"{self.dataset}_unified"
+
+    @property
+    def split(self) -> str:
+        """The split that decides."""
+        return "search" if self.rule == "search" else "validation"
+
+
+def load_protocol(dataset: str, path: Path = DATA) -> Protocol:
+    """The protocol of a data set; ConfigError where there is none."""
+    content = read_toml(path, "protocol")
+    shared = {name: content.pop(name) for name in ("configurations", "seed")}
+    if dataset not in content:
+        raise ConfigError([f"the unified protocol does not know {dataset!r}: expected one of {', '.join(content)}"])
+    own = content[dataset]
+    contenders = tuple(Contender(**values) for values in own.pop("contenders"))
+    return Protocol(dataset=dataset, contenders=contenders, **shared, **own)
+
+
+def configurations(protocol: Protocol, contender: Contender) -> list[dict[str, Any]]:
+    """The settings over the base of each configuration; fewer than the protocol's number where the space is smaller.
+
+    Each states every setting of the method's own space, also where it is the default: so rows tell them apart.
+    """
+    space = method_class(contender.method).space
+    found = [_defaults(protocol, contender)]
+    for number in range(MOST_DRAWS):
+        if len(found) == protocol.configurations or not space:
+            break
+        drawn = {name: draw(known, protocol.seed, contender.method, number, name) for name, known in space.items()}
+        if drawn not in found and _is_stable(protocol, contender, drawn):
+            found.append(drawn)
+    return [_arranged(contender, settings) for settings in found]
+
+
+def draw(range_: Range, seed: int, *purpose: str | int) -> Any:
+    """A value of a range, to three digits; the same for a seed and a purpose on every machine."""
+    share = _share(seed, *purpose)
+    match range_:
+        case Choice(values):
+            return values[int(share * len(values))]
+        case LogUniform(low, high):
+            return _rounded(low * (high / low) ** share)
+        case Whole(low, high):
+            return int(_rounded(low + int(share * (high - low + 1))))
+        case ZeroOr(low, high):
+            return _rounded(low + (high - low) * share) if _share(seed, *purpose, "above 0") >= 0.5 else 0.0
+    return _rounded(range_.low + (range_.high - range_.low) * share)
+
+
+def _defaults(protocol: Protocol, contender: Contender) -> dict[str, Any]:
+    """What the settings of the method's space are when nothing is said of them."""
+    method = method_class(contender.method)
+    plain = {name: value for name, value in contender.config.items() if name != "options"}
+    config = RunConfig.from_mapping({**protocol.base, **plain})
+    known = {**vars(config), **option_defaults(method), **contender.config.get("options", {})}
+    return {name: known[name] for name in method.space}
+
+
+def _is_stable(protocol: Protocol, contender: Contender, drawn: Mapping[str, Any]) -> bool:
+    """Whether task steps between two corrections do not outweigh the correction, where alpha is drawn."""
+    if "alpha" not in drawn:
+        return True
+    config = RunConfig.from_mapping({**protocol.base, **contender.config, "alpha": drawn["alpha"]})
+    return config.every == "auto" or config.every * config.alpha < 1
+
+
+def _arranged(contender: Contender, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The contender's own settings and these, options apart, as a study file has them."""
+    own = option_defaults(method_class(contender.method))
+    options = {**contender.config.get("options", {}), **{n: v for n, v in settings.items() if n in own}}
+    plain = {**contender.config, **{name: value for name, value in settings.items() if name not in own}}
+    return {**plain, **({"options": options} if options else {})}
+
+
+def _share(seed: int, *purpose: str | int) -> float:
+    """A number from 0 to 1, without 1."""
+    return (derive_seed(seed, "unified", *purpose) >> 10) / 2**53
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
