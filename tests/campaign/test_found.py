@@ -224,7 +224,7 @@ def test_lines_that_are_no_rows(tmp_path: Path) -> None:
 ROW: dict[str, Any] = {
     "dataset": "bars", "method": "erm", "protocol": "paper", "seed": 0, "split": "test", "config": {}, "seconds": 1.0,
     "metrics": {"average": 0.5, "groups": {"a, b": {"accuracy": None, "count": 0}}}, "last_metrics": {},
-    "hardware": "CPU", "versions": {"torch": "2"}, "commit": "abc", "date": "2026-01-01",
+    "hardware": "CPU", "versions": {"torch": "2", "python": "3"}, "commit": "abc", "date": "2026-01-01",
 }  # fmt: skip
 
 

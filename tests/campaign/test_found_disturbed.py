@@ -89,6 +89,7 @@ def test_who_made_a_cache_was_killed_before_its_record(photos: Path, monkeypatch
 def test_ctrl_c_before_the_command_has_begun(where: str) -> None:
     code = (
         "import sys, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # it may be ignored here
         "class Late:\n"
         "    def find_spec(self, name, *rest):\n"
         f"        if name == {where!r}: signal.raise_signal(signal.SIGINT)\n"
@@ -104,6 +105,7 @@ def test_ctrl_c_while_the_command_line_is_read(where: str) -> None:
     """Which typer answers with an exit status alone."""
     code = (
         "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from ipg.cli.errors import Commands\n"
         "def late(*given, **named): signal.raise_signal(signal.SIGINT)\n"
         f"Commands.{where} = late\n"
@@ -117,6 +119,7 @@ def test_ctrl_c_while_the_command_line_is_read(where: str) -> None:
 def test_ctrl_c_once_more_after_the_line_is_said() -> None:
     code = (
         "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from ipg.cli import errors\n"
         "say = errors._say\n"
         "def interrupt(*given): signal.raise_signal(signal.SIGINT)\n"
@@ -133,6 +136,7 @@ def test_a_library_that_turns_ctrl_c_into_an_error_of_its_own() -> None:
     """As numpy does, interrupted in the middle of its import; the same error without Ctrl-C is a bug."""
     code = (
         "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from ipg.cli.errors import Commands\n"
         "def fail(*given):\n"
         "    try:\n        if {} : signal.raise_signal(signal.SIGINT)\n"

@@ -114,7 +114,7 @@ def test_all_unreadable_images_are_named_and_nothing_is_kept(source: Source, tmp
     ) as error:
         images_of(source)
     assert list(error.value.reasons) == ["3.png", "5.png"]
-    assert files() == [".lock"]
+    assert set(files()) <= {".lock"}
     (tmp_path / "data" / "3.png").write_bytes(picture(3))
     (tmp_path / "data" / "5.png").write_bytes(picture(5))
     assert len(images_of(source)) == 12
@@ -188,7 +188,7 @@ def test_a_disk_that_fills_up_leaves_no_half_file(source: Source, monkeypatch: p
         patch.setattr(cache, "_write", fill_up)
         with pytest.raises(DataError, match="too full"):
             images_of(source)
-    assert files() == [".lock"]
+    assert set(files()) <= {".lock"}
     assert len(images_of(source)) == 12
 
 

@@ -123,7 +123,8 @@ def clear_cache() -> int:
     A run that has a file mapped keeps what it has.
     """
     freed = 0
-    for lock in (cache_folder() / "images").glob("*.lock"):
+    found = (path for kind in ("lock", "u8", "json") for path in (cache_folder() / "images").glob(f"*.{kind}"))
+    for lock in {path.with_suffix(".lock") for path in found}:  # which some versions of filelock delete themselves
         try:
             with FileLock(lock, timeout=0):
                 path = lock.with_suffix(".u8")
