@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from random import Random
 
+import pyarrow
 from campaign import world
 from campaign.forked import MEMORY, OUT_OF_MEMORY, SECONDS, Ending, command, preload
 from campaign.mutate import spoil_bytes, spoil_json, spoil_jsonl, spoil_text
 from campaign.odd_files import odd_safetensors, odd_zip
 from campaign.odd_images import odd_image
+from pyarrow import parquet
 
 from ipg.config import RunConfig
 
@@ -24,15 +28,14 @@ PROMISE = (
     "left that a later command would trust."
 )
 MEANS = (
-    "Valid files of every kind that is read (configurations, studies, tables of images, pairs, images, zips, weights, "
-    "checkpoints, records of runs, result rows, arrays, the embedded data), each case one of them spoilt by bytes, by "
-    "words or by values, or replaced by one made to mislead, and a command that reads it in a process of its own. One "
-    "in 250 is the command as a user starts it."
+    "Valid files of every kind that is read (configurations, studies, tables of images and of pairs, as CSV and as "
+    "Parquet, images, zips, weights, checkpoints, records of runs, result rows, arrays, the embedded data), each case "
+    "one of them spoilt by bytes, by words or by values, or replaced by one made to mislead, and a command that reads "
+    "it in a process of its own. One in 250 is the command as a user starts it."
 )
 LIMITS = (
     "That what is odd and still valid is refused: a training on weights of no use ends with the iteration at which it "
-    "diverged; that a training which was asked for is short; memory of data that is valid and large. Parquet is not "
-    "tried."
+    "diverged; that a training which was asked for is short; memory of data that is valid and large."
 )
 CASES = 10_000
 
@@ -41,6 +44,8 @@ REAL = 250
 LINES = 5
 SHORT = ("--epochs", "1", "--steps", "2", "--batch", "8", "--size", "16", "--model", "small_cnn", "--device", "cpu",
          "--pair-batch", "4", "--held-out-pairs", "4")  # fmt: skip
+SCALARS = (0, -1, 2**40, 0.5, True, b"\xff", "", "\0", "../x", datetime(2026, 1, 1))
+"""What a column of a table may hold in the place of text."""
 TRAIN = ("train", *SHORT, "--output", "out")
 """Whatever a file says, no more than two iterations."""
 
@@ -79,6 +84,30 @@ def _json(draw: Random, data: bytes) -> bytes:
 
 def _rows(draw: Random, data: bytes) -> bytes:
     return spoil_jsonl(draw, data.decode()).encode("utf-8", "replace")
+
+
+def _cells(draw: Random, data: bytes) -> bytes:
+    """A Parquet whose columns are others, or hold something else."""
+    columns = parquet.read_table(io.BytesIO(data)).to_pydict()
+    name = draw.choice(list(columns))
+    values = columns.pop(name)
+    row = draw.randrange(len(values))
+    match draw.randrange(6):
+        case 0:
+            columns[spoil_text(draw, name)] = values
+        case 1:
+            values = [spoil_text(draw, str(cell)) if place == row else str(cell) for place, cell in enumerate(values)]
+        case 2:
+            values[row] = None
+        case 3:
+            values = [draw.choice(SCALARS)] * len(values)
+        case 4:
+            values = [[value] for value in values]
+    if name not in columns and draw.random() < 0.9:
+        columns[name] = values
+    made = io.BytesIO()
+    parquet.write_table(pyarrow.table(columns), made)
+    return made.getvalue()
 
 
 def _images(draw: Random, folder: Path) -> Names:
@@ -135,6 +164,22 @@ FAMILIES: dict[str, Family] = {
             ("pairs", "audit", "pairs.csv", "--dry-run"),
             ("pairs", "audit", "pairs.csv", "--data", "photos.csv", "--dry-run"),
             (*TRAIN, "--data", "photos.csv", "--pairs", "pairs.csv"),
+        ],
+    ),
+    "parquet table": Family(
+        _as("photos.parquet", _cells, _cells, spoil_bytes),
+        [
+            (*CHECK, "photos.parquet", "--size", "16"),
+            (*TRAIN, "--data", "photos.parquet", "--pairs", "pairs.parquet"),
+            (*PREDICT, "photos.parquet", "--output", "out.csv"),
+        ],
+    ),
+    "parquet pairs": Family(
+        _as("pairs.parquet", _cells, _cells, spoil_bytes),
+        [
+            ("pairs", "show", "pairs.parquet", "--output", "out.html"),
+            ("pairs", "audit", "pairs.parquet", "--data", "photos.parquet", "--dry-run"),
+            (*TRAIN, "--data", "photos.parquet", "--pairs", "pairs.parquet"),
         ],
     ),
     "images": Family(

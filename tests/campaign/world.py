@@ -14,6 +14,8 @@ from typing import TextIO
 
 import numpy as np
 from PIL import Image
+from pyarrow import parquet
+from pyarrow.csv import read_csv as csv_table
 
 __all__ = ["CLASSES", "make", "pictures"]
 
@@ -63,6 +65,8 @@ def make(folder: Path) -> None:
     with zipfile.ZipFile(folder / "photos.zip", "w") as archive:
         for file in sorted((folder / "photos").rglob("*.png")):
             archive.write(file, file.relative_to(folder / "photos"))
+    for name in ("photos", "pairs"):
+        parquet.write_table(csv_table(folder / f"{name}.csv"), folder / f"{name}.parquet")
     (folder / "run.toml").write_text(CONFIG)
     (folder / "study.toml").write_text(STUDY)
     _arrays(folder)

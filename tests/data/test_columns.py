@@ -3,7 +3,9 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from ipg.data.columns import Columns, parse_csv, read_columns
 from ipg.data.errors import DataError, ProblemsError
@@ -83,13 +85,13 @@ def test_numbers_by_meaning() -> None:
 
 
 def test_parquet(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    import pyarrow
-    from pyarrow import parquet
-
     path = tmp_path / "t.parquet"
     parquet.write_table(pyarrow.table({"path": ["a.jpg", "b.jpg"], "label": [3, None]}), path)
     assert read_columns(path).values == {"path": ["a.jpg", "b.jpg"], "label": ["3", ""]}
+    for odd in ([["cat"], ["dog"]], [b"cat", b"dog"], [{"a": 1}, {"a": 2}]):
+        parquet.write_table(pyarrow.table({"path": ["a.jpg", "b.jpg"], "label": odd}), path)
+        with pytest.raises(DataError, match=r"t\.parquet: the column label holds (list|bytes|dict); expected text"):
+            read_columns(path)
     path.write_bytes(b"PAR1garbage")
     with pytest.raises(DataError, match="cannot be read as Parquet"):
         read_columns(path)
@@ -116,5 +118,5 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "t.parquet").touch()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(DataError, match=r"needs pyarrow; install it \(pip install pyarrow\) or save a CSV"):
+    with pytest.raises(DataError, match=r"needs pyarrow; install it \(pip .*\[parquet\]\"\) or save"):
         read_columns(tmp_path / "t.parquet")

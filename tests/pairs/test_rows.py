@@ -106,7 +106,6 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_parquet_round_trip(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow", reason="needs pyarrow")
     read = Manifest.read(Manifest(tmp_path / "manifest.parquet", PAIRS).write())
     assert [pair.cells() for pair in read.pairs] == [
         pair.cells() | {"note": pair.extra.get("note", "")} for pair in PAIRS

@@ -119,11 +119,15 @@ def _read_parquet(path: Path) -> Columns:
     try:
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise DataError(f"{path}: Parquet needs pyarrow; install it (pip install pyarrow) or save a CSV") from None
+        remedy = 'install it (pip install "invariance-pair-guidance[parquet]") or save a CSV'
+        raise DataError(f"{path}: Parquet needs pyarrow; {remedy}") from None
     try:
         table: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
     except Exception as error:  # of pyarrow's own kinds
         raise DataError(f"{path} cannot be read as Parquet: {error}") from error
+    for name, cells in table.items():
+        if nested := next((cell for cell in cells if isinstance(cell, list | dict | tuple | bytes)), None):
+            raise DataError(f"{path}: the column {name} holds {type(nested).__name__}; expected text or numbers")
     values = {name: ["" if cell is None else str(cell).strip() for cell in cells] for name, cells in table.items()}
     rows = len(next(iter(values.values()), []))
     if not rows:

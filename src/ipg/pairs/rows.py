@@ -195,4 +195,5 @@ def _pyarrow(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise DataError("Parquet needs pyarrow; install it (pip install pyarrow) or write a CSV") from None
+        remedy = 'install it (pip install "invariance-pair-guidance[parquet]") or write a CSV'
+        raise DataError(f"Parquet needs pyarrow; {remedy}") from None
