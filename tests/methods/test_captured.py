@@ -51,16 +51,27 @@ def parameters(outcome: Outcome) -> Tensor:
     return torch.cat([value.detach().double().cpu().flatten() for value in outcome.model.parameters()])
 
 
+def settings(name: str) -> dict[str, Any]:
+    """Of a short run by the method of that name."""
+    model = "linear" if name == "ncm" else "small_cnn"  # whose features may be frozen
+    shared: dict[str, Any] = {"model": model, "device": DEVICE, "precision": "fp32", "every": 1}
+    return shared | {"batch": 20, "steps": ITERATIONS, "options": OPTIONS.get(name, {})}
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_captured_iterations_end_where_written_ones_end(
     name: str, one_epoch: Callable[..., Outcome], replays: list[torch.cuda.CUDAGraph]
 ) -> None:
-    model = "linear" if name == "ncm" else "small_cnn"  # whose features may be frozen
-    settings: dict[str, Any] = {"model": model, "device": DEVICE, "precision": "fp32", "every": 1}
-    settings |= {"batch": 20, "steps": ITERATIONS, "options": OPTIONS.get(name, {})}
-    written, replayed = (one_epoch(name, engine=engine, **settings) for engine in ("eager", ENGINE))
+    written, replayed = (one_epoch(name, engine=engine, **settings(name)) for engine in ("eager", ENGINE))
     stages = 2 if METHODS[name].first_stage(RunConfig(method=name)) is not None else 1
     assert len(replays) == stages * (ITERATIONS - WARM_UP)  # all but those before the capture
     expected, found = parameters(written), parameters(replayed)
     assert torch.linalg.vector_norm(found - expected) <= 1e-4 * torch.linalg.vector_norm(expected)
     assert replayed.rows[0]["train"] == pytest.approx(written.rows[0]["train"], rel=1e-2, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_deterministic_runs_end_with_the_same_bits(name: str, one_epoch: Callable[..., Outcome]) -> None:
+    one, other = (one_epoch(name, engine=ENGINE, deterministic=True, **settings(name)) for _ in range(2))
+    assert torch.equal(parameters(one), parameters(other))
+    assert one.rows[0]["train"] == other.rows[0]["train"]
