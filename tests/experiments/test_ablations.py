@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
-from ipg.experiments.ablations import corrupt, gather_trial, majority_label, one_environment
+from ipg.experiments.ablations import LateGuidance, corrupt, gather_trial, majority_label, one_environment
 from ipg.experiments.study import Trial
 from ipg.experiments.trial import run_trial
 from ipg.methods import METHODS, STUDIED, method_class
+from ipg.paired import Pairs
 from ipg.pairs.recolored import build
 from ipg.training.listeners import Listener
 from ipg.training.loop import train
@@ -54,6 +56,29 @@ def test_separate_optimizers_go_on_where_they_were(bars: Any, trial: Callable[..
     with pytest.raises(InterruptedError):
         weights(config, folder=tmp_path / "run", listeners=[Stops()])
     torch.testing.assert_close(weights(config, folder=tmp_path / "run"), weights(config), rtol=0, atol=0)
+
+
+def test_corrections_reach_the_last_parameters_alone(own_random_state: None) -> None:
+    """Those before have no corrective gradient and no graph; those after have the one that they have in IPG."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2))
+    pairs = Pairs(torch.randn(8, 1, 2, 2), torch.randn(8, 1, 2, 2), torch.arange(8) % 2)
+    found = {}
+    for reach in (1.0, 0.5, 0.0):
+        guide = LateGuidance(model, torch.optim.SGD(model.parameters(), lr=0.1), reach=reach)
+        terms = guide.terms(pairs)
+        loss = terms.alignment + terms.uniformity
+        found[reach] = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+        assert all(parameter.requires_grad for parameter in model.parameters())
+    assert [gradient is None for gradient in found[0.5][:5]] == [True, True, False, False, False]
+    assert [gradient is None for gradient in found[0.0][:5]] == [True] * 4 + [False]  # the head's weight; not its bias
+    for late, whole in zip(found[0.5][2:5], found[1.0][2:5], strict=True):
+        torch.testing.assert_close(late, whole, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("bars")
+def test_a_run_with_a_short_reach(trial: Callable[..., Trial]) -> None:
+    short, whole = (run_trial(trial("ipg_ablated", options={"reach": reach}, every=1)) for reach in (0.5, 1.0))
+    assert metrics(short) != metrics(whole)
 
 
 @pytest.mark.usefixtures("bars")

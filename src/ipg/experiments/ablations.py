@@ -4,6 +4,7 @@
     labels=clean           the uniformity term sees the label that most images of a pair's content have
     corrupted=0.1          of a tenth of the training pairs the second members are exchanged across labels
     environment=first      training and validation images of one environment alone, pairs included
+    reach=0.5              corrections reach the last half of the parameters alone, and cost less for it
 
 What a run can be told without this file (margin 0 for no uniformity, `distance`, `strict`, `pair_builder`) is not here.
 """
@@ -23,14 +24,24 @@ from ipg.data.table import ImageTable
 from ipg.guidance import DrawsPairs, Guidance
 from ipg.methods import STUDIED, parse_options
 from ipg.methods.base import Setup
-from ipg.methods.ipg import Ipg, build_guidance
+from ipg.methods.ipg import Ipg, build_guidance, guidance_arguments
 from ipg.methods.optimizers import load_optimizer
 from ipg.methods.options import option
+from ipg.paired import Pairs
 from ipg.pairs.pairset import PairSet
+from ipg.records import Terms
 from ipg.seeds import derive_seed
 from ipg.training.materials import Materials, gather
 
-__all__ = ["AblatedIpg", "AblatedOptions", "corrupt", "gather_trial", "majority_label", "one_environment"]
+__all__ = [
+    "AblatedIpg",
+    "AblatedOptions",
+    "LateGuidance",
+    "corrupt",
+    "gather_trial",
+    "majority_label",
+    "one_environment",
+]
 
 ENVIRONMENTS = {"first": 0, "second": 1}
 
@@ -43,6 +54,32 @@ class AblatedOptions:
     labels: Literal["given", "clean"] = "given"
     corrupted: float = option(0.0, least=0, most=1)
     environment: Literal["both", "first", "second"] = "both"
+    reach: float = option(1.0, least=0, most=1)
+
+
+class LateGuidance(Guidance):
+    """Corrections that reach the last parameters alone: pairs pass the layers before without a graph.
+
+    Args:
+        reach: share of the parameters before the head, counted as tensors in the model's order; 0 is the head alone.
+        arguments: those of `Guidance`.
+    """
+
+    def __init__(self, *arguments: Any, reach: float, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        head = set(self.tap.head.parameters())
+        before = [one for one in self.model.parameters() if one.requires_grad and one not in head]
+        self.early = before[: round((1 - reach) * len(before))]
+
+    def terms(self, pairs: Pairs) -> Terms:
+        """As in `Guidance`, with the early parameters held for the while."""
+        for parameter in self.early:
+            parameter.requires_grad_(False)
+        try:
+            return super().terms(pairs)
+        finally:
+            for parameter in self.early:
+                parameter.requires_grad_(True)
 
 
 class AblatedIpg(Ipg):
@@ -58,7 +95,10 @@ class AblatedIpg(Ipg):
         if cast(AblatedOptions, self.options).optimizers == "separate" and setup.make_optimizer is not None:
             self.second = setup.make_optimizer(setup.model)
             setup = replace(setup, optimizer=self.second)
-        return build_guidance(setup)
+        reach = cast(AblatedOptions, self.options).reach
+        if reach == 1:
+            return build_guidance(setup)
+        return LateGuidance(setup.model, setup.optimizer, reach=reach, **guidance_arguments(setup))
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One iteration; with separate optimizers the run's own makes the task update alone."""

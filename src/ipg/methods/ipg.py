@@ -17,13 +17,18 @@ from ipg.guidance import Guidance
 from ipg.methods.base import Method, Need, Setup
 from ipg.methods.space import LogUniform, Range, Uniform, ZeroOr
 
-__all__ = ["Ipg", "build_guidance"]
+__all__ = ["Ipg", "build_guidance", "guidance_arguments"]
 
 
 def build_guidance(setup: Setup, **changes: Any) -> Guidance:
     """The `Guidance` that the run's configuration describes; `changes` win over it."""
+    return Guidance(setup.model, setup.optimizer, **guidance_arguments(setup) | changes)
+
+
+def guidance_arguments(setup: Setup) -> dict[str, Any]:
+    """What the run's configuration says of a `Guidance`."""
     config = setup.config.suited()
-    arguments: dict[str, Any] = {
+    return {
         "alpha": config.alpha,
         "tau": config.tau,
         "margin": config.margin,
@@ -35,7 +40,6 @@ def build_guidance(setup: Setup, **changes: Any) -> Guidance:
         "jitter": config.jitter,
         "autocast": setup.autocast,
     }
-    return Guidance(setup.model, setup.optimizer, **arguments | changes)
 
 
 class Ipg(Method):
