@@ -113,11 +113,12 @@ def _cells(draw: Random, data: bytes) -> bytes:
 def _images(draw: Random, folder: Path) -> Names:
     """One to three images of the data."""
     chosen = draw.sample(sorted((folder / "photos").rglob("*.png")), draw.choice((1, 1, 3)))
+    names = ["photos.csv", *(path.name for path in chosen)]
     for path in chosen:
         path.write_bytes(odd_image(draw, path.read_bytes()))
         if draw.random() < 0.1:
-            path = path.rename(path.with_suffix(draw.choice((".jpg", ".gif", ".txt", ".png.zip"))))
-    return ("photos.csv", *(path.name for path in chosen))
+            names.append(path.rename(path.with_suffix(draw.choice((".jpg", ".gif", ".txt", ".png.zip")))).name)
+    return tuple(names)
 
 
 def _any_of(*names: str, way: Callable[[Random, bytes], bytes]) -> Callable[[Random, Path], Names]:
