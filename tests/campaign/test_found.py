@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from ipg.config import ConfigError, RunConfig, load_config
 from ipg.data.decode import decode
 from ipg.data.errors import DataError
 from ipg.data.folder import read
+from ipg.data.load import load
 from ipg.data.sources import FolderSource, ZipSource
 from ipg.experiments.store import Store, read_rows
 from ipg.experiments.study import load_study
@@ -41,6 +43,12 @@ def test_settings_too_deep_or_too_long_to_read(tmp_path: Path, text: str) -> Non
 def test_a_whole_number_beyond_all_fractions() -> None:
     with pytest.raises(ConfigError, match=r"learning_rate=1000.*expected a number"):
         RunConfig.from_mapping({"learning_rate": 10**400})
+
+
+@pytest.mark.parametrize(("given", "what"), [("p+hotos.csv", "no table"), ("/nonexistent/x", "nothing at")])
+def test_data_that_are_not_there_are_called_by_their_setting(given: str, what: str) -> None:
+    with pytest.raises(DataError, match=rf"there is {what} {re.escape(given)}; data is the name of a data set, or"):
+        load(given)
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ipg.data import celeba, colored_fashion, colored_mnist, folder, waterbirds
+from ipg.data.errors import DataError
 from ipg.data.listing import Listing
 from ipg.data.table import ImageTable
 
@@ -135,6 +136,9 @@ def _reader(name: str) -> Reader:
 
 
 def _own(name: str, path: Where, seed: int) -> Listing:
+    if path is None and not Path(name).expanduser().exists():
+        what = "no table" if folder.is_table(name) else "nothing at"
+        raise DataError(f"there is {what} {name}; data is the name of a data set, or the path of images or their table")
     if path is not None and folder.is_table(name) and not folder.is_table(path):
         return folder.read(name, images=path, seed=seed)
     return folder.read(name if path is None else path, seed=seed)
