@@ -78,7 +78,8 @@ def test_loading_is_compared_with_images_that_are_ready() -> None:
     rows = {row["case"]: row for row in quick("loading")}
     assert rows.keys() == {"small_cnn ready", "small_cnn resident"}  # nothing is streamed to the machine itself
     assert rows["small_cnn resident"]["baseline"] == "small_cnn ready"
-    assert rows["small_cnn resident"]["ratio"] > 0
+    values = [rows[f"small_cnn {case}"]["value"] for case in ("resident", "ready")]
+    assert rows["small_cnn resident"]["ratio"] == pytest.approx(values[0] / values[1])
 
 
 def test_a_gpu_is_not_measured_where_there_is_none() -> None:

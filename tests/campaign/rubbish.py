@@ -144,45 +144,38 @@ READ_RUN = (
     ("train", "--config", "run.toml", "--output", "run"),
 )
 
+
+def _read_table(kind: str) -> list[Sequence[str]]:
+    """Commands that read a table of images."""
+    return [
+        (*CHECK, f"photos.{kind}", "--size", "16"),
+        (*TRAIN, "--data", f"photos.{kind}", "--pairs", f"pairs.{kind}"),
+        (*PREDICT, f"photos.{kind}", "--output", "out.csv"),
+    ]
+
+
+def _read_pairs(kind: str) -> list[Sequence[str]]:
+    """Commands that read a table of pairs."""
+    return [
+        ("pairs", "show", f"pairs.{kind}", "--output", "out.html"),
+        ("pairs", "audit", f"pairs.{kind}", "--data", f"photos.{kind}", "--dry-run"),
+        (*TRAIN, "--data", f"photos.{kind}", "--pairs", f"pairs.{kind}"),
+    ]
+
+
 FAMILIES: dict[str, Family] = {
     "configuration": Family(_as("run.toml", _text, _text, spoil_bytes), [(*TRAIN, "--config", "run.toml")]),
     "study": Family(
         _as("study.toml", _text, _text, spoil_bytes),
         [("study", "study.toml", "--list"), ("table", "study.toml", "--results", "results")],
     ),
-    "table": Family(
-        _as("photos.csv", _text, _text, spoil_bytes),
-        [
-            (*CHECK, "photos.csv", "--size", "16"),
-            (*TRAIN, "--data", "photos.csv", "--pairs", "pairs.csv"),
-            (*PREDICT, "photos.csv", "--output", "out.csv"),
-        ],
-    ),
+    "table": Family(_as("photos.csv", _text, _text, spoil_bytes), _read_table("csv")),
     "pairs": Family(
         _as("pairs.csv", _text, _text, spoil_bytes),
-        [
-            ("pairs", "show", "pairs.csv", "--output", "out.html"),
-            ("pairs", "audit", "pairs.csv", "--dry-run"),
-            ("pairs", "audit", "pairs.csv", "--data", "photos.csv", "--dry-run"),
-            (*TRAIN, "--data", "photos.csv", "--pairs", "pairs.csv"),
-        ],
+        [*_read_pairs("csv"), ("pairs", "audit", "pairs.csv", "--dry-run")],
     ),
-    "parquet table": Family(
-        _as("photos.parquet", _cells, _cells, spoil_bytes),
-        [
-            (*CHECK, "photos.parquet", "--size", "16"),
-            (*TRAIN, "--data", "photos.parquet", "--pairs", "pairs.parquet"),
-            (*PREDICT, "photos.parquet", "--output", "out.csv"),
-        ],
-    ),
-    "parquet pairs": Family(
-        _as("pairs.parquet", _cells, _cells, spoil_bytes),
-        [
-            ("pairs", "show", "pairs.parquet", "--output", "out.html"),
-            ("pairs", "audit", "pairs.parquet", "--data", "photos.parquet", "--dry-run"),
-            (*TRAIN, "--data", "photos.parquet", "--pairs", "pairs.parquet"),
-        ],
-    ),
+    "parquet table": Family(_as("photos.parquet", _cells, _cells, spoil_bytes), _read_table("parquet")),
+    "parquet pairs": Family(_as("pairs.parquet", _cells, _cells, spoil_bytes), _read_pairs("parquet")),
     "images": Family(
         _images,
         [

@@ -85,73 +85,63 @@ def test_who_made_a_cache_was_killed_before_its_record(photos: Path, monkeypatch
     assert list_cache() == [entry]
 
 
+START = "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # it may be ignored here
+RUN = "sys.argv = ['ipg', 'methods']\nfrom ipg.__main__ import main\nmain()\n"
+
+
+def ended(code: str) -> tuple[int, str]:
+    """How `ipg methods` ends after `code`, and what it says of it."""
+    line = [sys.executable, "-c", START + code + RUN]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
 @pytest.mark.parametrize("where", ["ipg.cli", "typer.main"])
 def test_ctrl_c_before_the_command_has_begun(where: str) -> None:
     code = (
-        "import sys, signal\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # it may be ignored here
         "class Late:\n"
         "    def find_spec(self, name, *rest):\n"
         f"        if name == {where!r}: signal.raise_signal(signal.SIGINT)\n"
         "sys.meta_path.insert(0, Late())\n"
-        "from ipg.__main__ import main\nmain()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (130, "ipg: interrupted\n")
+    assert ended(code) == (130, "ipg: interrupted\n")
 
 
 @pytest.mark.parametrize("where", ["make_context", "invoke"])
 def test_ctrl_c_while_the_command_line_is_read(where: str) -> None:
     """Which typer answers with an exit status alone."""
     code = (
-        "import signal, sys\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from ipg.cli.errors import Commands\n"
         "def late(*given, **named): signal.raise_signal(signal.SIGINT)\n"
         f"Commands.{where} = late\n"
-        "sys.argv = ['ipg', 'methods']\n"
-        "from ipg.__main__ import main\nmain()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (130, "ipg: interrupted\n")
+    assert ended(code) == (130, "ipg: interrupted\n")
 
 
 def test_ctrl_c_once_more_after_the_line_is_said() -> None:
     code = (
-        "import signal, sys\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from ipg.cli import errors\n"
         "say = errors._say\n"
         "def interrupt(*given): signal.raise_signal(signal.SIGINT)\n"
         "def late(line):\n    say(line)\n    interrupt()\n"
         "errors._say, errors.Commands.invoke = late, interrupt\n"
-        "sys.argv = ['ipg', 'methods']\n"
-        "from ipg.__main__ import main\nmain()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (130, "ipg: interrupted\n")
+    assert ended(code) == (130, "ipg: interrupted\n")
 
 
 def test_a_library_that_turns_ctrl_c_into_an_error_of_its_own() -> None:
     """As numpy does, interrupted in the middle of its import; the same error without Ctrl-C is a bug."""
     code = (
-        "import signal, sys\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from ipg.cli.errors import Commands\n"
         "def fail(*given):\n"
         "    try:\n        if {} : signal.raise_signal(signal.SIGINT)\n"
         "    finally:\n        raise RecursionError('of its own')\n"
         "Commands.invoke = fail\n"
-        "sys.argv = ['ipg', 'methods']\n"
-        "from ipg.__main__ import main\nmain()\n"
     )
-    ends = [
-        subprocess.run([sys.executable, "-c", code.format(sent)], capture_output=True, text=True, check=False)
-        for sent in (True, False)
-    ]
-    assert (ends[0].returncode, ends[0].stderr) == (130, "ipg: interrupted\n")
-    assert ends[1].returncode == 1
-    assert "RecursionError: of its own" in ends[1].stderr
+    assert ended(code.format(True)) == (130, "ipg: interrupted\n")
+    status, said = ended(code.format(False))
+    assert status == 1
+    assert "RecursionError: of its own" in said
 
 
 class Heard(Listener):

@@ -88,7 +88,7 @@ def test_parquet(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     parquet.write_table(pyarrow.table({"path": ["a.jpg", "b.jpg"], "label": [3, None]}), path)
     assert read_columns(path).values == {"path": ["a.jpg", "b.jpg"], "label": ["3", ""]}
-    for odd in ([["cat"], ["dog"]], [b"cat", b"dog"], [{"a": 1}, {"a": 2}]):
+    for odd in ([["cat"], ["dog"]], [[], []], [b"", b""], [b"cat", b"dog"], [{"a": 1}, {"a": 2}]):
         parquet.write_table(pyarrow.table({"path": ["a.jpg", "b.jpg"], "label": odd}), path)
         with pytest.raises(DataError, match=r"t\.parquet: the column label holds (list|bytes|dict); expected text"):
             read_columns(path)

@@ -106,6 +106,11 @@ def test_the_head_is_as_before_to_the_bit() -> None:
     assert torch.equal(head.bias, before)
 
 
+def test_a_head_with_a_single_logit_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"has one logit.*decision='argmax'"):
+        movable_head(nn.Sequential(nn.Flatten(), nn.Linear(3, 1)))
+
+
 def test_a_head_without_biases_is_refused() -> None:
     with pytest.raises(ValueError, match=r"has no biases.*decision='argmax'"):
         movable_head(nn.Sequential(nn.Flatten(), nn.Linear(3, 2, bias=False)))

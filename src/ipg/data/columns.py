@@ -126,8 +126,8 @@ def _read_parquet(path: Path) -> Columns:
     except Exception as error:  # of pyarrow's own kinds
         raise DataError(f"{path} cannot be read as Parquet: {error}") from error
     for name, cells in table.items():
-        if nested := next((cell for cell in cells if isinstance(cell, list | dict | tuple | bytes)), None):
-            raise DataError(f"{path}: the column {name} holds {type(nested).__name__}; expected text or numbers")
+        if nested := [type(cell).__name__ for cell in cells if isinstance(cell, list | dict | tuple | bytes)]:
+            raise DataError(f"{path}: the column {name} holds {nested[0]}; expected text or numbers")
     values = {name: ["" if cell is None else str(cell).strip() for cell in cells] for name, cells in table.items()}
     rows = len(next(iter(values.values()), []))
     if not rows:

@@ -121,9 +121,14 @@ def movable_head(model: nn.Module) -> nn.Linear:
     """The head of `model`, whose biases hold the offsets.
 
     Raises:
-        ValueError: it has none.
+        ValueError: it has none, or a single logit for two classes.
     """
     head = find_head(model)
+    if head.out_features == 1:
+        raise ValueError(
+            f"the head of {type(model).__name__} has one logit, and the line between classes is moved by one a class; "
+            "use decision='argmax'"
+        )
     if head.bias is None:
         raise ValueError(
             f"the head of {type(model).__name__} has no biases, so the line between classes cannot be moved; use "
