@@ -19,6 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+if dist.is_available():
+    # Its functions take the group of the moment of their import for their default and keep it for good. Loaded by torch
+    # after init_process_group, as DistributedDataParallel does, they leave a group whose threads abort the process at
+    # its end now and then, destroyed or not.
+    import torch.distributed.nn
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
