@@ -3,7 +3,8 @@
     python -m ipg.experiments.table --write README.md    # what stands between its markers, and results/README.md
     python -m ipg.experiments.table --check README.md    # exits 1 where a page is not what the rows give
 
-A page says where a table goes by `<!-- results:colored_mnist -->` and `<!-- /results:colored_mnist -->`.
+A page says where a table goes by `<!-- results:colored_mnist -->` and `<!-- /results:colored_mnist -->`: the name of a
+data set, or of a study of the unified protocol.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ipg.experiments.arms import published
 from ipg.experiments.store import read_rows
 from ipg.experiments.study import STUDIES
 from ipg.experiments.tables.long import results_page
+from ipg.experiments.tables.rivals import ENDING, rivals_table
 from ipg.experiments.tables.rows import measured
 from ipg.experiments.tables.short import dataset_table
 from ipg.experiments.tables.text import markdown, origin, short
@@ -49,10 +51,14 @@ def _pages(readme: Path, results: Path, studies: Path) -> dict[Path, str]:
     known, figures = measured(results, studies), published()
     text = readme.read_text(encoding="utf-8")
     datasets = {arm.dataset for study in known for arm in study.arms}
-    wanted = [dataset for dataset in re.findall(r"<!-- results:(\w+) -->", text) if dataset in datasets]
+    unified = {study.name: study for study in known if study.name.endswith(ENDING)}
+    wanted = [name for name in re.findall(r"<!-- results:(\w+) -->", text) if name in datasets or name in unified]
     if not wanted:
         raise ValueError(f"{readme} has no place for a table; put <!-- results:DATASET --> and its end where one goes")
-    tables = {dataset: dataset_table(dataset, known, figures) for dataset in wanted}
+    tables = {
+        name: rivals_table(unified[name], figures) if name in unified else dataset_table(name, known, figures)
+        for name in wanted
+    }
     speed = read_rows(results / "speed.jsonl")
     return {readme: fill(text, tables), results / "README.md": results_page(known, figures, speed)}
 

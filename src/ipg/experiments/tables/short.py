@@ -24,7 +24,7 @@ from ipg.experiments.tables.text import (
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
 
-__all__ = ["dataset_table"]
+__all__ = ["beside", "dataset_table"]
 
 SUBSET = "_subset"
 """How data sets end that hold a part of one of the paper's."""
@@ -34,7 +34,8 @@ _BUILT = {"counterparts": "real ", "background": "composed ", "matched": "matche
 
 def dataset_table(dataset: str, studies: Sequence[Measured], figures: Sequence[Figure]) -> str:
     """The table of one data set for readers in a hurry: methods as they are by default, on the test split."""
-    arms = [arm for study in studies if study.split == "test" for arm in study.of(dataset) if _is_default(arm)]
+    told = [arm for study in studies if study.split == "test" for arm in study.of(dataset)]
+    arms = [arm for arm in told if arm.protocol != "unified" and _is_default(arm)]  # that has a table of its own
     if not any(arm.rows for arm in arms):
         return "Not measured yet."
     if all(arm.config["selection"] == "worst_group" for arm in arms):
@@ -67,7 +68,7 @@ def _by_group(arms: Sequence[Arm], figures: Sequence[Figure]) -> str:
             seeds_text(arm),
             percent(arm.spread()),
             percent(arm.spread("worst_group", last=True)),
-            figure_text(_beside(arm, figures)),
+            figure_text(beside(arm, figures)),
         ]
         for arm in arms
     ]
@@ -97,7 +98,7 @@ def _page(head: Sequence[str], lines: Sequence[Sequence[str]], notes: str, arms:
     return "\n\n".join([markdown(head, lines), wrapped(told), wrapped(more)])
 
 
-def _beside(arm: Arm, figures: Sequence[Figure]) -> Figure | None:
+def beside(arm: Arm, figures: Sequence[Figure]) -> Figure | None:
     """What the paper has for the method's worst group with as many pairs, or the one figure that it has."""
     if arm.method == "erm" and arm.config["class_weighted"]:
         return None

@@ -1,0 +1,107 @@
+"""All methods on one data set under the unified protocol, best first."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from ipg.experiments.arms import Arm, Figure, Row, figure_of
+from ipg.experiments.tables.rows import Measured
+from ipg.experiments.tables.short import beside
+from ipg.experiments.tables.text import (
+    NAMES,
+    NONE,
+    code,
+    figure_text,
+    markdown,
+    origin,
+    percent,
+    seeds_text,
+    short,
+    wrapped,
+)
+from ipg.methods import method_class
+
+__all__ = ["ENDING", "rivals_table"]
+
+ENDING = "_unified"
+"""How studies of the unified protocol end."""
+_VARIANTS = {
+    "augment": {"random": "random copies", "swap": "opposite colour"},
+    "attribution": {"ixg": "input × gradient"},
+}
+"""Options that make two contenders of one method, in words."""
+
+
+def rivals_table(study: Measured, figures: Sequence[Figure]) -> str:
+    """The table of a study of the unified protocol: what each method needs, reaches and costs, the paper beside."""
+    arms = [arm for arm in study.arms if arm.rows]
+    if not arms:
+        return "Not measured yet."
+    by_group = all(arm.config["selection"] == "worst_group" for arm in arms)
+    metric = "worst_group" if by_group else "average"
+    ranked = sorted(arms, key=lambda arm: -_mean(arm, metric))
+    plain = [arm for arm in arms if arm.method == "erm"]
+    head = ["", "needs", "worst group" if by_group else "accuracy", "average" if by_group else "worst group"]
+    head += ["time", "seeds", "paper, its own protocol"]
+    lines = [
+        [
+            _title(arm),
+            ", ".join(sorted(method_class(arm.method).needs)) or NONE,
+            percent(arm.spread(metric)),
+            percent(arm.spread("average" if by_group else "worst_group")),
+            _times(arm, plain),
+            seeds_text(arm),
+            figure_text(beside(arm, figures) if by_group else figure_of(arm, figures)),
+        ]
+        for arm in ranked
+    ]
+    return "\n\n".join(
+        [markdown(head, lines, text=2), wrapped(_notes(ranked, by_group=by_group)), _from(ranked, study)]
+    )
+
+
+def _notes(arms: Sequence[Arm], *, by_group: bool) -> str:
+    """What the columns are."""
+    networks = sorted({str(arm.config["model"]) for arm in arms})
+    epochs = sorted({int(arm.config["epochs"]) for arm in arms})
+    collapses = [f"{_title(arm)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed]
+    return (
+        f"Test accuracy in percent, mean ± standard deviation over seeds. Network: {', '.join(map(code, networks))}; "
+        f"{' or '.join(map(str, epochs))} epochs; the kept epoch by the same rule for all "
+        f"({' and '.join(sorted({code(str(arm.config['selection'])) for arm in arms}))}). Each method had the same "
+        "number of configurations of its own space on one seed, judged without test images, and the best was frozen "
+        "before these rows. *Time*: a trial's, evaluations included and compiling apart, over that of ERM in the same "
+        "study. *Paper*: what the paper has for the method, mostly quoted from others under their own protocols"
+        + (", on ResNet-50" if by_group else "")
+        + f". Seeds that predict one class for every image: {'; '.join(collapses) or 'none'}."
+    )
+
+
+def _from(arms: Sequence[Arm], study: Measured) -> str:
+    rows: list[Row] = [row for arm in arms for row in arm.rows]
+    return wrapped(f"{origin(rows)}. All settings: `ipg study {study.name} --list`.")
+
+
+def _title(arm: Arm) -> str:
+    """The method, with what sets it apart from another contender of the same name."""
+    apart = [_VARIANTS[name][str(arm.options[name])] for name in _VARIANTS if arm.options.get(name) in _VARIANTS[name]]
+    if arm.method == "erm" and not arm.config["class_weighted"]:
+        apart.append("classes not weighted")
+    return ", ".join([NAMES.get(arm.method, arm.method), *apart])
+
+
+def _mean(arm: Arm, metric: str) -> float:
+    found = arm.spread(metric)
+    return -1.0 if found is None else found.mean
+
+
+def _times(arm: Arm, plain: Sequence[Arm]) -> str:
+    """How long a trial takes beside one of ERM, in medians, compiling and capturing apart."""
+    if not plain:
+        return NONE
+    mine, theirs = (
+        statistics.median(row["seconds"] - row.get("preparing_seconds", 0.0) for row in rows)
+        for rows in (arm.rows, plain[0].rows)
+    )
+    return f"{short(mine / theirs)} ×" if theirs > 0 else NONE
