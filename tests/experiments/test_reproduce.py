@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 from rich.console import Console
 
 from ipg.data.errors import DataError
+from ipg.experiments.arms import same_run
 from ipg.experiments.reproduce import plan as reproduce_plan
 from ipg.experiments.reproduce import run as reproduce
 from ipg.experiments.reproduce.list import listing
 from ipg.experiments.reproduce.page import filled, verdict
 from ipg.experiments.reproduce.plan import load_reproduction
-from ipg.experiments.reproduce.rows import all_rows, measure, missing
+from ipg.experiments.reproduce.rows import Measured, all_rows, measure, missing
 from ipg.experiments.reproduce.run import Place, main
 from ipg.experiments.reproduce.runtime import step_table, with_cost
 from ipg.experiments.reproduce.table import quick_note, table_of
@@ -143,8 +145,25 @@ def test_the_verdict_counts_what_the_spreads_allow(small: Path) -> None:
     rows = [row(first.trials[0], 0.66), row(first.trials[1], 0.70)]
     rows += [row(second.trials[0], 0.799), row(second.trials[1], 0.801)]
     told = verdict(measure(found, rows))
-    assert told == "measured of the paper's figures: 2 of 3 (1 within two standard errors, 1 ours above)."
+    whose = "2 of them by the paper's own settings"
+    assert told == f"measured of the paper's figures: 2 of 3, {whose} (1 within two standard errors, 1 ours above)."
     assert verdict(measure(found, [])) == "measured of the paper's figures: 0 of 3."
+
+
+def test_a_figure_counts_once_and_the_papers_settings_decide(small: Path) -> None:
+    found = load_reproduction("small")
+    (ours, *_) = measure(found, [row(trial, 0.5) for trial in found.cells[0].trials])
+    (papers, *_) = measure(
+        found, [row(trial, share) for trial, share in zip(found.cells[0].trials, (0.66, 0.70), strict=True)]
+    )
+    other = replace(ours, cell=replace(ours.cell, protocol="tuned"))
+    assert verdict([other, papers]).endswith(
+        "1 of 1, 1 of them by the paper's own settings (1 within two standard errors)."
+    )
+    assert verdict([other]).endswith("1 of 1, 0 of them by the paper's own settings (1 ours below).")
+    figures = {name: replace(figure, count=None) for name, figure in ours.cell.figures.items()}
+    untold = replace(ours, cell=replace(ours.cell, figures=figures))
+    assert "(with too little told to judge: 1 ours below)." in verdict([untold])
 
 
 def test_a_page_is_filled_and_checked(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,7 +243,31 @@ def test_cost_is_time_over_erm_on_the_same_machine(small: Path) -> None:
     assert priced["ERM"].values("cost") == [0.8, 1.2]
     assert priced["IPG, pair batch 128"].rows[0]["metrics"]["cost"] == 3.0
     assert priced["IPG, pair batch 128"].rows[1]["metrics"]["cost"] is None  # no ERM there
+    assert priced["IPG, pair batch 128"].values("cost") == [3.0]
     assert step_table(small) is None
+
+
+def test_trials_that_began_a_process_have_no_cost(small: Path) -> None:
+    (file,) = Path(reproduce_plan.__file__).with_name("reproductions").glob("*-runtime.toml")
+    plain = reproduce_plan.read_reproduction(file, "runtime").cells[0]
+    rows = [
+        row(trial, 0.1, seconds=seconds) for trial, seconds in zip(plain.trials[:3], (60.0, 11.0, 13.0), strict=True)
+    ]
+    for line, preparing in zip(rows, (40.0, 1.0, 1.0), strict=True):
+        line["preparing_seconds"] = preparing
+    (priced,) = with_cost([Measured(plain, tuple(rows))])
+    assert priced.values("cost") == [10 / 11, 12 / 11]  # the median of 10 and 12 is 11
+
+
+def test_every_auto_is_a_pace_of_its_own(small: Path) -> None:
+    """Rows with a fixed k do not count for it, as they do for what `auto` comes to elsewhere."""
+    trial = load_reproduction("small").cells[0].trials[0]
+    fixed = row(trial, 0.5)
+    open_ = replace(trial, config=trial.config.with_changes(precision="auto"))
+    following = replace(trial, config=trial.config.with_changes(every="auto"))
+    assert same_run(fixed, open_)
+    assert not same_run(fixed, following)
+    assert same_run(row(following, 0.5), following)
 
 
 def test_a_whole_reproduction_has_no_note_of_a_small_one(small: Path) -> None:

@@ -25,8 +25,8 @@ class Interval(NamedTuple):
     high: float
 
 
-def wilson(hits: int, total: int, *, confidence: float = CONFIDENCE) -> Interval:
-    """The interval of the share `hits / total`."""
+def wilson(hits: float, total: int, *, confidence: float = CONFIDENCE) -> Interval:
+    """The interval of the share `hits / total`; of a mean of several counts, `hits` need not be whole."""
     if not 0 <= hits <= total or total == 0:
         raise ValueError(f"{hits} of {total} is no share; expected 0 <= hits <= total and total above 0")
     if not 0 < confidence < 1:

@@ -56,8 +56,8 @@ class Arm:
 
     @property
     def seconds(self) -> float | None:
-        """Mean seconds of a trial."""
-        return statistics.fmean(row["seconds"] for row in self.rows) if self.rows else None
+        """Median seconds of a trial: the first of a process holds its start and all compiling."""
+        return statistics.median(row["seconds"] for row in self.rows) if self.rows else None
 
     @property
     def collapsed(self) -> int:
@@ -84,7 +84,8 @@ def arms_of(study: Study, rows: Sequence[Row]) -> tuple[list[Arm], list[Row]]:
 
     A row belongs to a trial when it tells of the split that the study asks for, and seed, method, protocol and every
     setting that both know agree: a setting that is new since the row was written does not part them, unless the trial
-    has another value than all had before (see `ADDED`). What a trial leaves to `auto` agrees with what came of it.
+    has another value than all had before (see `ADDED`). What a trial leaves to `auto` agrees with what came of it;
+    `every="auto"` is a pace of its own, which stays `auto`.
 
     Raises:
         ValueError: two rows are of the same trial.
@@ -134,7 +135,7 @@ def same_run(row: Row, trial: Trial) -> bool:
     if any(row[name] != getattr(trial, name) for name in ("dataset", "method", "seed")):
         return False
     config = {**ADDED, **row["config"]}
-    stated = {name: value for name, value in _settings(trial).items() if value != "auto"}
+    stated = {name: value for name, value in _settings(trial).items() if value != "auto" or name == "every"}
     return all(config[name] == value for name, value in stated.items() if name in config)
 
 

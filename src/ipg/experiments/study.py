@@ -53,7 +53,8 @@ before still count. Nothing is ever taken out of here again.
 ELSEWHERE = ("device", "data_path", "resident")
 """Settings of the machine, which make no other trial."""
 
-_KEYS = ("dataset", "seeds", "metrics_split", "base", "arm")
+_KEYS = ("dataset", "seeds", "metrics_split", "decides", "base", "arm")
+_DECIDE = ("average", "worst_group", "pairs")
 _ARM_KEYS = ("dataset", "seeds", "method", "protocol", "config")
 
 
@@ -102,6 +103,9 @@ class Study:
     trials: tuple[Trial, ...]
     metrics_split: str
     """The split whose metrics the rows carry: `test`, or another while settings are being chosen."""
+    decides: str | None = None
+    """What settings are chosen by: `average`, `worst_group`, or `pairs`, balanced accuracy times the share of held-out
+    pairs that agree. Where nothing is said, what the epochs of all arms are selected by, else `average`."""
 
 
 def find_study(name: str, *, check_options: bool = True) -> Study:
@@ -122,6 +126,8 @@ def load_study(path: Path, *, check_options: bool = True) -> Study:
     """
     content = read_toml(path, "study file")
     problems = [f"unknown key {name!r}" for name in content if name not in _KEYS]
+    if (decides := content.get("decides")) not in (None, *_DECIDE):
+        problems.append(f"decides={decides!r}: expected one of {', '.join(_DECIDE)}")
     arms = content.get("arm")
     if not isinstance(arms, list) or not arms:
         problems.append("there is nothing to run; expected at least one [[arm]]")
@@ -138,7 +144,7 @@ def load_study(path: Path, *, check_options: bool = True) -> Study:
             trials |= found
     if problems:
         raise ConfigError([f"{path}: {problem}" for problem in problems])
-    return Study(path.stem, tuple(trials.values()), content.get("metrics_split", "test"))
+    return Study(path.stem, tuple(trials.values()), content.get("metrics_split", "test"), decides)
 
 
 def arm_trials(

@@ -55,40 +55,51 @@ def _section(reproduction: Reproduction, results: Path) -> str:
 
 
 def verdict(measured: Sequence[Measured]) -> str:
-    """How many of the paper's cells are measured, and how ours lie to them.
+    """How many of the paper's figures are measured, and how ours lie to them.
 
-    Ours and the paper's agree where their means differ by no more than two standard errors of the difference, which
-    needs the spread and the number of trials of both.
+    A figure counts once, however many settings stand beside it; those of the paper decide, where they are measured, and
+    else the first. Ours and the paper's agree where their means differ by no more than two standard errors of the
+    difference, which needs the spread and the number of trials of both.
     """
-    counts: Counter[str] = Counter()
+    beside: dict[Figure, list[tuple[Measured, str]]] = {}
     for found in measured:
         for metric, figure in found.cell.figures.items():
-            if not found.cell.trials and found.cell.needs == "":
-                continue  # a bound, nothing to measure
-            counts[_stands(found.spread(metric), figure, metric)] += 1
-    ours = sum(bool(found.rows) for found in measured if not found.cell.figures)
-    total = counts.total()
-    if not total:
+            if found.cell.trials or found.cell.needs != "":  # else a bound, nothing to measure
+                beside.setdefault(figure, []).append((found, metric))
+    if not beside:
+        have = sum(bool(found.rows) for found in measured)
         asked = sum(bool(found.cell.trials) for found in measured)
-        return f"{ours} of {asked} settings are measured; the paper has no figures for them."
-    names = ("within two standard errors", "ours above", "ours below", "without a spread to compare")
-    told = ", ".join(f"{counts[name]} {name}" for name in names if counts[name])
-    have = total - counts["not run"]
-    return f"measured of the paper's figures: {have} of {total}" + (f" ({told})." if told else ".")
-
-
-def _stands(ours: Spread | None, figure: Figure, metric: str) -> str:
-    if ours is None:
-        return "not run"
-    if ours.deviation is None or figure.spread is None or figure.count is None:
-        return "without a spread to compare"
-    scale = 1.0 if metric in FACTORS else 100.0
-    error = math.sqrt((scale * ours.deviation) ** 2 / ours.count + figure.spread**2 / figure.count)
-    difference = scale * ours.mean - figure.mean
+        return f"{have} of {asked} settings are measured; the paper has no figures for them."
+    counts: Counter[tuple[bool, str]] = Counter()
+    by_the_paper = 0
+    for figure, places in beside.items():
+        done = [(found.cell.protocol != "paper", ours) for found, metric in places if (ours := found.spread(metric))]
+        if not done:
+            continue
+        by_others, ours = min(done, key=lambda place: place[0])  # of equal ones the first
+        by_the_paper += not by_others
+        counts[_stands(ours, figure)] += 1
+    if not (have := counts.total()):
+        return f"measured of the paper's figures: 0 of {len(beside)}."
+    judged, open_ = (", ".join(f"{counts[name]} {name[1]}" for name in names if counts[name]) for names in _STANDINGS)
+    told = "; ".join([*([judged] if judged else []), *([f"with too little told to judge: {open_}"] if open_ else [])])
     return (
-        "within two standard errors"
-        if abs(difference) <= 2 * error
-        else "ours above"
-        if difference > 0
-        else "ours below"
+        f"measured of the paper's figures: {have} of {len(beside)}, {by_the_paper} of them by the paper's own settings "
+        f"({told})."
     )
+
+
+_SIDES = ("within two standard errors", "ours above", "ours below", "equal")
+_STANDINGS = tuple([(judged, side) for side in _SIDES] for judged in (True, False))
+"""Whether it can be judged, and how ours lies, in the order they are told in."""
+
+
+def _stands(ours: Spread, figure: Figure) -> tuple[bool, str]:
+    """Whether it can be judged, which takes spread and number of trials of both, and where ours lies."""
+    scale = 1.0 if figure.metric in FACTORS else 100.0
+    difference = scale * ours.mean - figure.mean
+    side = "equal" if difference == 0 else "ours above" if difference > 0 else "ours below"
+    if ours.deviation is None or figure.spread is None or figure.count is None:
+        return False, side
+    error = math.sqrt((scale * ours.deviation) ** 2 / ours.count + figure.spread**2 / figure.count)
+    return True, "within two standard errors" if abs(difference) <= 2 * error else side

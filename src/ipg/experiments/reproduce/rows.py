@@ -25,9 +25,10 @@ class Measured:
     rows: tuple[Row, ...]
 
     def values(self, metric: str) -> list[float]:
-        """The metric of every seed; none where a row does not have it."""
+        """The metric of every seed; none where a row does not have it. The cost is of those rows that tell it."""
         values = [row["metrics"].get(metric) for row in self.rows]
-        return [] if None in values else [float(value) for value in values if value is not None]
+        known = [float(value) for value in values if value is not None]
+        return known if metric == "cost" or len(known) == len(values) else []
 
     def spread(self, metric: str) -> Spread | None:
         """Mean and deviation over the seeds."""

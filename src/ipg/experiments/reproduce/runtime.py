@@ -16,19 +16,36 @@ __all__ = ["step_table", "with_cost"]
 
 
 def with_cost(measured: Sequence[Measured]) -> list[Measured]:
-    """The same with the metric `cost`: seconds over the mean seconds of ERM on the same hardware and data."""
+    """The same with the metric `cost`: seconds over the median seconds of ERM on the same hardware and data.
+
+    Compiling and capturing are left out, and trials that had much of either have no cost: they began a process, which
+    loads libraries and tries algorithms besides.
+    """
     plain: dict[tuple[str, str], list[float]] = {}
     for found in measured:
         for row in found.rows:
-            if row["method"] == "erm":
-                plain.setdefault((row["hardware"], row["dataset"]), []).append(row["seconds"])
+            if row["method"] == "erm" and not _cold(row):
+                plain.setdefault((row["hardware"], row["dataset"]), []).append(_trained(row))
 
     def priced(row: Mapping[str, Any]) -> dict[str, Any]:
         known = plain.get((row["hardware"], row["dataset"]))
-        cost = row["seconds"] / statistics.fmean(known) if known else None
+        cost = _trained(row) / statistics.median(known) if known and not _cold(row) else None
         return {**row, "metrics": {**row["metrics"], "cost": cost}}
 
     return [replace(found, rows=tuple(priced(row) for row in found.rows)) for found in measured]
+
+
+COLD_SECONDS = 3.0
+"""Of preparing, above which a trial was the first of its kind in a process."""
+
+
+def _cold(row: Mapping[str, Any]) -> bool:
+    return float(row.get("preparing_seconds") or 0.0) > COLD_SECONDS
+
+
+def _trained(row: Mapping[str, Any]) -> float:
+    """Seconds of a trial without those of preparing its step."""
+    return float(row["seconds"]) - float(row.get("preparing_seconds") or 0.0)
 
 
 def step_table(results: Path) -> str | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from ipg.experiments.arms import Arm, Figure, Row, figure_of
+from ipg.evaluation.selection import SELECTIONS
+from ipg.experiments.arms import Arm, Figure, Row, Spread, figure_of, spread
 from ipg.experiments.tables.rows import Measured
 from ipg.experiments.tables.text import (
     NAMES,
@@ -40,11 +42,7 @@ CHOSEN = ("tuned", "decision", "unified")
 def results_page(studies: Sequence[Measured], figures: Sequence[Figure], speed: Sequence[Row]) -> str:
     """The whole page of `results/README.md`."""
     folder = "src/ipg/experiments/studies"
-    commands = "\n".join(
-        f"$ python -m ipg.experiments.runner {folder}/{study.name}.toml"
-        + (" --data-path mnist.npz" if any("mnist" in arm.dataset for arm in study.arms) else "")
-        for study in studies
-    )
+    commands = "\n".join(f"$ ipg study {study.name}{_data_path(study)}" for study in studies)
     parts = [
         "# Results",
         "A row a trial in `<study>/trials.jsonl`, a row a measurement in `speed.jsonl`. This page and the table of the "
@@ -52,16 +50,28 @@ def results_page(studies: Sequence[Measured], figures: Sequence[Figure], speed: 
         "that they are.",
         "## How to make the rows again",
         f"```console\n{commands}\n$ python -m ipg.experiments.table --write README.md\n```",
-        "`--data-path` names MNIST, as one npz or as the folder of its idx files. A trial that has a row is not run "
-        "again: give `--results` another folder to repeat it. `make bench` measures speed; "
+        f"`--data-path` names MNIST, as one npz or as the folder of its idx files, or of photographs the folder that "
+        f"holds the release, the weights and the pairs: the head of each study file in `{folder}` says how they are "
+        "made. A trial that has a row is not run again: give `--results` another folder to repeat it. `ipg study NAME "
+        "--list` shows what is done and what is missing. `make bench` measures speed; "
         "`ipg bench --write results/speed.jsonl` keeps what it measures; docs/speed.md shows more.",
     ]
     for study in studies:
         tuned = [arm for other in studies if other.split == "test" for arm in other.arms if arm.protocol in CHOSEN]
+        if not any(arm.rows for arm in study.arms):
+            parts += [f"## {study.name}", f"No rows yet of {len(study.arms)} settings."]
+            continue
         parts += _study(study, figures) if study.split == "test" else _choices(study, tuned)
     if speed:
         parts += _speed(speed)
     return "\n\n".join(part if part.startswith(("#", "|", "```")) else wrapped(part) for part in parts) + "\n"
+
+
+def _data_path(study: Measured) -> str:
+    """What the command needs to be told of the data; nothing where they are embedded."""
+    if any("mnist" in arm.dataset for arm in study.arms):
+        return " --data-path mnist.npz"
+    return "" if all(arm.dataset.startswith("colored_fashion") for arm in study.arms) else " --data-path FOLDER"
 
 
 def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
@@ -95,9 +105,9 @@ def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
     """What settings were chosen from: for each data set, method, protocol and number of pairs, the best arm first."""
     varying, shared = varying_settings(study.arms)
     several = len({arm.method for arm in study.arms}) > 1
-    metric = _deciding(study.arms)
+    metric = study.decides or _deciding(study.arms)
     ranked = sorted(study.arms, key=lambda arm: (*_rivals(arm), -_mean(arm, metric)))
-    highest = {_rivals(arm): arm for arm in reversed(ranked) if arm.rows}
+    highest = _highest(ranked)
     lines = []
     for arm in ranked:
         marks = ["highest"] if highest.get(_rivals(arm)) is arm else []
@@ -107,17 +117,17 @@ def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
             [
                 *([_titled(arm)] if several else []),
                 *(str(arm.config[name]) for name in varying),
-                *(seeds_text(arm), percent(arm.spread(metric)), share(disagreement.mean if disagreement else None)),
+                *(seeds_text(arm), percent(_worth(arm, metric)), share(disagreement.mean if disagreement else None)),
                 *(NONE if arm.seconds is None else f"{arm.seconds:.1f}", ", ".join(marks)),
             ]
         )
-    what = {"average": "accuracy", "worst_group": "worst group"}[metric]
+    what = {"average": "accuracy", "worst_group": "worst group", "pairs": "accuracy × pairs that agree"}[metric]
     head = ["method"] if several else []
     head += [*map(words, varying), "seeds", f"{what} on `{study.split}`", "pairs that disagree", "seconds", ""]
     notes = (
         f"In percent on the split `{study.split}`, mean ± standard deviation over seeds; the test split is not read. "
-        f"*Highest*: the highest mean {what} of the method with as many pairs under the same protocol. *Taken*: the "
-        "settings of a study on the test split. The study file says what decides."
+        f"*Highest*: the highest mean {what} of the method with as many pairs under the same protocol, among settings "
+        "that have all their seeds. *Taken*: the settings of a study on the test split, whatever ran them."
     )
     return [f"## {study.name}", shared, markdown(head, lines), notes, *_ends(study)]
 
@@ -166,11 +176,36 @@ def varying_settings(arms: Sequence[Arm]) -> tuple[list[str], str]:
 
 
 def _alike(one: Arm, other: Arm) -> bool:
-    return one.method == other.method and one.config == other.config
+    """Whether two arms have the same settings, whatever engine and precision they ran in."""
+    mine, theirs = (
+        {name: value for name, value in arm.config.items() if name not in ("engine", "precision")}
+        for arm in (one, other)
+    )
+    return one.method == other.method and mine == theirs
+
+
+def _highest(ranked: Sequence[Arm]) -> dict[tuple[Any, ...], Arm]:
+    """The first of the arms that compete, where there are several; those without all their seeds cannot be it."""
+    rivals: dict[tuple[Any, ...], list[Arm]] = {}
+    for arm in ranked:
+        rivals.setdefault(_rivals(arm), []).append(arm)
+    whole = {key: [arm for arm in arms if len(arm.rows) == len(arm.seeds)] for key, arms in rivals.items()}
+    return {key: arms[0] for key, arms in whole.items() if arms and len(rivals[key]) > 1}
+
+
+def _worth(arm: Arm, metric: str) -> Spread | None:
+    """What decides between arms, over the seeds."""
+    if metric != "pairs":
+        return arm.spread(metric)
+    rows = [
+        {"validation": row["metrics"], "pair_disagreement": row["metrics"]["pair_disagreement"]} for row in arm.rows
+    ]
+    values = [value for row in rows for value in SELECTIONS["pairs"](row) if value is not None]
+    return spread(values) if values and len(values) == len(rows) else None
 
 
 def _mean(arm: Arm, metric: str) -> float:
-    found = arm.spread(metric)
+    found = _worth(arm, metric)
     return found.mean if found else -1.0
 
 

@@ -32,8 +32,10 @@ class ProvenanceError(ValueError):
 class Measured:
     """A study and what was measured of it."""
 
-    def __init__(self, name: str, split: str, arms: Sequence[Arm], unknown: Sequence[Row]) -> None:
-        self.name, self.split, self.arms, self.unknown = name, split, arms, unknown
+    def __init__(
+        self, name: str, split: str, arms: Sequence[Arm], unknown: Sequence[Row], decides: str | None = None
+    ) -> None:
+        self.name, self.split, self.arms, self.unknown, self.decides = name, split, arms, unknown, decides
 
     def of(self, dataset: str) -> list[Arm]:
         """The arms on one data set."""
@@ -62,7 +64,7 @@ def measured_of(study: Study, file: Path) -> Measured:
                 f"trial writes there); take the line out, and `ipg study` runs the trial again"
             )
     try:
-        return Measured(study.name, study.metrics_split, *arms_of(study, rows))
+        return Measured(study.name, study.metrics_split, *arms_of(study, rows), decides=study.decides)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 

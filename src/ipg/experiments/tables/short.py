@@ -47,12 +47,7 @@ def dataset_table(dataset: str, studies: Sequence[Measured], figures: Sequence[F
     for name, place in (("Random", 0), ("Optimal", len(lines) + 1)):
         if name in bounds:
             lines.insert(place, [name, *[""] * (len(head) - 2), figure_text(bounds[name])])
-    notes = (
-        "Test accuracy in percent, mean ± standard deviation over seeds, at the epoch that the selection rule keeps "
-        "and at the last. *Worst group*: the mean over seeds of the lowest accuracy among the groups of label and "
-        "attribute. *Seconds*: a trial with its evaluations."
-    )
-    return _page(head, lines, notes, arms)
+    return _page(head, lines, arms)
 
 
 def _by_group(arms: Sequence[Arm], figures: Sequence[Figure]) -> str:
@@ -72,30 +67,22 @@ def _by_group(arms: Sequence[Arm], figures: Sequence[Figure]) -> str:
         ]
         for arm in arms
     ]
-    notes = (
-        f"Network: {' and '.join(map(code, sorted(networks)))}, where the paper has ResNet-50. Test accuracy in "
-        "percent, mean ± standard deviation over seeds, at the epoch with the best worst group on validation images "
-        "and at the last. *Interval*: 95 %, Wilson's, of the mean worst group for as many test images as the smallest "
-        "group has. *Average*: over test images."
+    return _page(
+        head, lines, arms, f"Network: {' and '.join(map(code, sorted(networks)))}, where the paper has ResNet-50."
     )
-    if any(map(_moves, arms)):
-        notes += (
-            " *Line moved*: the biases of the head are set after each epoch to suit the worst group of the validation "
-            "images (`--decision worst_group`), as the paper does not."
-        )
-    return _page(head, lines, notes, arms)
 
 
-def _page(head: Sequence[str], lines: Sequence[Sequence[str]], notes: str, arms: Sequence[Arm]) -> str:
-    """The table, what its columns are, what the arms of each protocol share, and where the rows come from."""
-    protocols = " ".join(_protocol_line(name, arms) for name in dict.fromkeys(arm.protocol for arm in arms))
+def _page(head: Sequence[str], lines: Sequence[Sequence[str]], arms: Sequence[Arm], network: str = "") -> str:
+    """The table, and beneath it what its arms share and where its rows come from; the page says what columns are."""
+    shared: dict[str, list[str]] = {}
+    for protocol in dict.fromkeys(arm.protocol for arm in arms):
+        if text := _settings_text(protocol, arms):
+            shared.setdefault(text, []).append(PROTOCOLS.get(protocol, protocol))
+    settings = [_sentence(f"{', and '.join(titles)}: {text}") for text, titles in shared.items()]
     collapses = [f"{_title(arm)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed]
-    told = f"{notes} {protocols} Seeds that predict one class for every image: {'; '.join(collapses) or 'none'}."
-    more = (
-        f"{origin([row for arm in arms for row in arm.rows])}. All arms, how settings were chosen and how to make the "
-        "rows again: [results](results/README.md)."
-    )
-    return "\n\n".join([markdown(head, lines), wrapped(told), wrapped(more)])
+    collapsed = f"Seeds that predict one class for every image: {'; '.join(collapses) or 'none'}."
+    told = [network, *settings, collapsed, f"{origin([row for arm in arms for row in arm.rows])}."]
+    return "\n\n".join([markdown(head, lines), wrapped(" ".join(part for part in told if part))])
 
 
 def beside(arm: Arm, figures: Sequence[Figure]) -> Figure | None:
@@ -118,7 +105,7 @@ def _interval(arm: Arm) -> str:
     counts = [group["count"] for row in arm.rows for group in row["metrics"]["groups"].values() if group["count"]]
     if found is None or not counts:
         return NONE
-    known = wilson(round(found.mean * min(counts)), min(counts))
+    known = wilson(found.mean * min(counts), min(counts))
     return f"{100 * known.low:.0f} to {100 * known.high:.0f}"
 
 
@@ -148,11 +135,16 @@ def _title(arm: Arm, *, photographs: bool = False) -> str:
     return f"{name}, {PROTOCOLS.get(arm.protocol, arm.protocol)}: {settings}"
 
 
-def _protocol_line(protocol: str, arms: Sequence[Arm]) -> str:
-    """One sentence on what all guided arms of a protocol share, e.g. "Our settings: schedule cosine, …"."""
+def _settings_text(protocol: str, arms: Sequence[Arm]) -> str:
+    """What all guided arms of a protocol share, e.g. "18 epochs, batch 128, …"; nothing where there are none."""
     same = [arm for arm in arms if arm.protocol == protocol and "pairs" in method_class(arm.method).needs]
-    names = ("schedule", "pair_batch", "margin", "selection")
-    values = {name: {str(arm.config[name]) for arm in same} for name in names}
-    text = ", ".join(f"{words(name)} {code(*found)}" for name, found in values.items() if len(found) == 1)
-    title = PROTOCOLS.get(protocol, protocol)
-    return f"{title[0].upper()}{title[1:]}: {text}." if text else ""
+    names = ("epochs", "batch", "learning_rate", "schedule", "crop", "pair_batch", "margin", "selection")
+    found = {name: str(next(iter(values))) for name in names if len(values := {arm.config[name] for arm in same}) == 1}
+    if found.get("crop") == "1.0":  # none
+        del found["crop"]
+    text = [f"{words(name)} {code(value)}" for name, value in found.items() if name != "epochs"]
+    return ", ".join([*([f"{found['epochs']} epochs"] if "epochs" in found else []), *text])
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

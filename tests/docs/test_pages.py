@@ -1,0 +1,119 @@
+"""Pages that are written by hand say what the code and the rows say."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+
+from ipg.benchmarks.rows import newest, read
+from ipg.data import colored_mnist
+from ipg.data.load import DATASETS
+from ipg.evaluation.selection import pairs
+from ipg.methods import METHODS
+from ipg.methods.options import option_defaults
+
+
+def page(root: Path, name: str) -> str:
+    return (root / "docs" / name).read_text(encoding="utf-8")
+
+
+def section(text: str, title: str) -> str:
+    """What stands below a heading, up to the next of its level."""
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def table(text: str, first: str) -> list[list[str]]:
+    """The cells of the rows below the table heading whose first cell is `first`."""
+    lines = text.split(f"\n| {first} |")[1].splitlines()[2:]
+    rows = lines[: next((i for i, line in enumerate(lines) if not line.startswith("|")), len(lines))]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def test_every_method_has_a_page_and_every_page_a_method(repo_root: Path) -> None:
+    assert {path.stem for path in (repo_root / "docs" / "methods").glob("*.md")} == set(METHODS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_page_of_a_method(repo_root: Path, name: str) -> None:
+    text = page(repo_root, f"methods/{name}.md")
+    assert re.search(rf"--method\s{name}\b", text)
+    assert re.search(r"^(```|    \S)", text, re.MULTILINE)  # a formula
+    for part in ("needs", "cost"):
+        assert re.search(rf"(\*\*{part}\*\*|^\| {part} \|)", text, re.MULTILINE | re.IGNORECASE)
+    defaults = option_defaults(METHODS[name])
+    assert [option for option in defaults if f"`{option}`" not in text] == []
+    for option, default in re.findall(r"^\| `(\w+)` \| (\S+) \|", text, re.MULTILINE):
+        assert _same(default, defaults[option]), option
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    assert [target for target in targets if not (repo_root / "docs" / "methods" / target).exists()] == []
+
+
+def _same(told: str, default: object) -> bool:
+    if isinstance(default, bool):
+        return told == str(default).lower()
+    if isinstance(default, str):
+        return told == (default or "none")
+    return float(told) == default
+
+
+def test_every_coloured_mnist_is_described(repo_root: Path) -> None:
+    text = section(page(repo_root, "data.md"), "ColoredMNIST")
+    assert set(re.findall(r"`(colored_mnist\w*)`", text)) == {
+        name for name in DATASETS if name.startswith("colored_mnist")
+    }
+
+
+def test_the_splits_of_coloured_mnist_are_as_large_as_told(repo_root: Path, mnist_path: Path) -> None:
+    found = colored_mnist.load(mnist_path)
+    counts = {split: len(found.part(split)) for split in found.splits}
+    told = table(section(page(repo_root, "data.md"), "ColoredMNIST"), "split")
+    assert {row[0].strip("`"): int(row[1].replace(",", "")) for row in told} == counts
+
+
+def test_the_scores_of_margins_are_those_of_the_rows(repo_root: Path) -> None:
+    scores: dict[tuple[str, str], list[float]] = {}
+    for line in (repo_root / "results" / "margin" / "trials.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        found = row["metrics"]
+        (score,) = pairs({"validation": found, "pair_disagreement": found["pair_disagreement"]})
+        assert score is not None
+        scores.setdefault((row["config"]["margin"], row["dataset"]), []).append(100 * score)
+    told = table(page(repo_root, "models.md"), "margin")
+    datasets = ("colored_fashion", "colored_fashion_noisy")
+    assert {(row[0], name): cell for row in told for name, cell in zip(datasets, row[1:], strict=True)} == {
+        case: f"{mean(values):.1f} ± {stdev(values):.1f}" for case, values in scores.items()
+    }
+
+
+def test_the_model_of_scaling_follows_from_the_rows(repo_root: Path) -> None:
+    """The arithmetic of docs/scale.md, in milliseconds and bytes."""
+    rows = newest(read(repo_root / "results" / "speed.jsonl"), "NVIDIA H200")
+    step = rows["gpu", "resnet50 erm", "ms", None]["value"]
+    small, large = (rows["gpu", f"resnet50 ipg b{n}", "ms", "resnet50 erm"]["value"] - step for n in (32, 128))
+    each = (large - small) / 96
+    fixed = small - 32 * each
+    text = section(page(repo_root, "scale.md"), "How it should scale: a model")
+    words = " ".join(text.split())
+    assert f"takes {step:.1f} ms, a correction {small:.1f} ms on 32 pairs and {large:.1f} ms on 128" in words
+    assert f"a correction is {fixed:.1f} ms and {each:.2f} ms for each pair" in words
+    assert f"commit `{rows['gpu', 'resnet50 erm', 'ms', None]['commit'][:7]}`" in words
+
+    gradients, features = 94e6, 2048
+    expected = []
+    for gpus in (8, 64, 1024):
+        n, bandwidth = min(32 * gpus, 1024), 300e6 if gpus <= 8 else 40e6
+        reduced = 2 * (gpus - 1) / gpus * gradients / bandwidth + 2 * math.log2(gpus) * 0.01
+        gathered = (gpus - 1) / gpus * 4 * n * (2 * features + 2) / bandwidth + math.log2(gpus) * 0.01
+        distances = 2 * (n / 1024) ** 2
+        shares = [step / (step + 0.27 * reduced)]
+        for every in (1, 4):
+            computing = step + (fixed + each * n / gpus) / every
+            shares.append(computing / (computing + 0.27 * reduced + (reduced + gathered + distances) / every))
+        times = (f"{reduced:.1f} ms", f"{gathered:.1g} ms", f"{distances:.1g} ms")
+        expected.append([f"{gpus:,}", f"{n:,}", *times, *(f"{share:.0%}".replace("%", " %") for share in shares)])
+    assert table(text, "GPUs") == expected
