@@ -9,6 +9,7 @@ A process that is alone exchanges nothing, and every function here leaves what i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -19,10 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-if dist.is_available():
-    # Its functions take the group of the moment of their import for their default and keep it for good. Loaded by torch
-    # after init_process_group, as DistributedDataParallel does, they leave a group whose threads abort the process at
-    # its end now and then, destroyed or not.
+if dist.is_available() and "RANK" in os.environ:
+    # One process of several. Functions of this module take the group of the moment of their import for their default
+    # and keep it for good. Loaded after init_process_group, as DistributedDataParallel does, they leave a group behind
+    # whose threads abort the process at its end now and then. Not loaded otherwise, since it writes files.
     import torch.distributed.nn
 
 if TYPE_CHECKING:

@@ -184,7 +184,7 @@ def test_a_thousand_problems_make_a_short_message(table) -> None:
     with pytest.raises(ProblemsError, match=r"; … and 30 more$") as error:
         read(place)
     assert len(error.value.problems) == 40
-    assert len(str(error.value)) < 2000
+    assert str(error.value).count("there is no image") == 10
 
 
 @pytest.mark.parametrize(
