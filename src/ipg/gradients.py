@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-__all__ = ["global_norm", "set_gradients"]
+__all__ = ["global_norm", "reaches_all", "set_gradients"]
 
 
 def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
@@ -28,6 +29,16 @@ def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | Non
         usable = gradient.stride() == parameter.stride() and memory not in taken
         parameter.grad = gradient if usable else torch.empty_like(parameter).copy_(gradient)
         taken.add(memory)
+
+
+def reaches_all(output: object, parameters: Sequence[Tensor]) -> bool:
+    """Whether all `parameters` have a part in `output`, tensors in any structure, that a backward pass finds."""
+    parts = [part for part in tree_leaves(output) if isinstance(part, Tensor) and part.requires_grad]
+    if not parts:
+        return False
+    ones = [torch.ones_like(part) for part in parts]
+    gradients = torch.autograd.grad(parts, list(parameters), ones, retain_graph=True, allow_unused=True)
+    return all(gradient is not None for gradient in gradients)
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:

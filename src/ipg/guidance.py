@@ -24,26 +24,25 @@ With many processes all of this is said of the *whole* batches, of which each pr
 
 from __future__ import annotations
 
-import inspect
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 import ipg.rationale as rationales
 from ipg.collectives import Group, find_peers, unreduced
 from ipg.comparison import Comparison, compare, compiled, is_compiled
 from ipg.condition import TaskScale, task_scale
-from ipg.gradients import global_norm, set_gradients
+from ipg.gradients import global_norm, reaches_all, set_gradients
+from ipg.modes import Modes
 from ipg.pace import Every, FollowingPace, Pace
 from ipg.paired import DrawsPairs, Pairs, gather_pairs
 from ipg.records import Correction, Report, Spread, Terms, plain_report
-from ipg.watch import CollapseError, NonFiniteError, Watch, count_collapse, count_norm
+from ipg.settings import check_optimizer, check_settings, parse_margin
+from ipg.watch import CORRECTIVE, TASK, CollapseError, NonFiniteError, Watch, count_collapse, count_norm
 
 __all__ = [
     "CollapseError",
@@ -78,7 +77,8 @@ class Guidance:
             corrects at every iteration while pairs disagree and ever more rarely while they agree, within that bound.
         floor: the paper's ε, least length the task gradient is clipped to when the condition is met.
         batch_norm: "train" leaves BatchNorm as it is set (pair and task batches both update its statistics); "eval"
-            keeps it in eval mode everywhere, whatever `model.train()` says: advised for pretrained networks.
+            keeps it in eval mode everywhere, whatever `model.train()` says, until `close` or until this object is
+            gone: advised for pretrained networks.
         head: the linear layer that makes the logits, where it is not found by itself.
         scaler: the GradScaler of an fp16 run.
         autocast: dtype in which the pair batch runs through the model, e.g. torch.bfloat16; None runs it as the
@@ -113,27 +113,11 @@ class Guidance:
         generator: torch.Generator | None = None,
         process_group: Group = "auto",
     ) -> None:
-        number, relative = _parse_margin(margin)
-        _check("alpha", alpha, 0 <= alpha < 1, "0 <= alpha < 1: the correction must stay longer than the task gradient")
-        _check("tau", tau, 0 <= tau <= 1, "0 <= tau <= 1: it is a share of the pairs")
-        known = every == "auto" or (isinstance(every, int) and every >= 1)
-        _check("every", every, known, 'a whole number of iterations, at least 1, or "auto"')
-        _check("floor", floor, floor > 0 and math.isfinite(floor), "a positive number")
-        _check("batch_norm", batch_norm, batch_norm in ("train", "eval"), '"train" or "eval"')
-        _check("distance", distance, distance in _EMBEDDINGS, '"rationale", "features" or "logits"')
-        _check("jitter", jitter, 0 <= jitter < math.inf, "a number, at least 0")
-        closure = inspect.signature(optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is inspect.Parameter.empty:
-            raise ValueError(
-                f"{type(optimizer).__name__}.step needs a closure, which it may call several times; guidance makes "
-                f"two plain updates an iteration. Use an optimizer that steps without one, e.g. Adam or SGD."
-            )
-        if every != "auto" and every > 1 and every * alpha >= 1:
-            warnings.warn(
-                f"every * alpha = {every * alpha:g} is not below 1: the corrective loss is no longer guaranteed to "
-                f"fall, even under plain gradient descent. Lower every or alpha.",
-                stacklevel=2,
-            )
+        number, relative = parse_margin(margin)
+        check_settings(
+            alpha=alpha, tau=tau, every=every, floor=floor, batch_norm=batch_norm, distance=distance, jitter=jitter
+        )
+        check_optimizer(optimizer)
         self.model, self.optimizer = model, optimizer
         self.alpha, self.tau, self.every, self.floor, self.strict = alpha, tau, every, floor, strict
         self.batch_norm, self.scaler, self.autocast = batch_norm, scaler, autocast
@@ -141,17 +125,16 @@ class Guidance:
         self.peers = find_peers(model, process_group)
         self.tap = rationales.HeadTap(head if head is not None else rationales.find_head(model))
         self._relative = number if relative else None
-        self._modules = list(model.modules())
-        self._batch_norms = [module for module in self._modules if isinstance(module, _BatchNorm)]
-        self._others = [module for module in self._modules if not isinstance(module, _BatchNorm)]
 
         parameters = self.parameters()
         if not parameters:
             raise ValueError("the optimizer holds no trainable parameter")
+        self._modes = Modes(model, hold=batch_norm == "eval")
         wide = torch.float64 if parameters[0].dtype == torch.float64 else torch.float32
         self.iteration = 0
         self._compiled = is_compiled(model) and parameters[0].device.type == "cuda"
         self._agreed = self.peers.size == 1
+        self._verified = False
         self._values = torch.zeros(4, dtype=wide, device=parameters[0].device)
         self._margin = torch.tensor(math.nan if relative else number, dtype=wide, device=self._values.device)
         self._spread = self._values.new_zeros(3)
@@ -183,6 +166,8 @@ class Guidance:
     def step(self, task_loss: Callable[[], Tensor], pairs: Pairs | DrawsPairs | None) -> Report:
         """Make one iteration: the corrective update when one is due, then the rescaled task update.
 
+        It refuses to begin over accumulated gradients, and leaves none: `correct` and `rescale` are for accumulation.
+
         Args:
             task_loss: returns the loss of the task batch. It is called after the correction and, unlike a closure of
                 torch's optimizers, must not run backward itself.
@@ -194,23 +179,24 @@ class Guidance:
                 f"task_loss must be a function that returns the loss, got {type(task_loss).__name__}: it has to run "
                 f"after the correction. Write lambda: criterion(model(x), y)."
             )
-        self._hold_batch_norm()
-        self.optimizer.zero_grad()
-        if pairs is not None:
-            self.correct(pairs)
-        loss = task_loss()
-        if any(p.grad is not None for p in self.parameters()):
-            raise RuntimeError("task_loss must only return the loss; it ran backward itself")
-        if not loss.requires_grad:
-            raise RuntimeError("task_loss returned a loss without a graph; compute it with gradients enabled")
-        self._scaled(loss).backward()  # type: ignore[no-untyped-call]
-        if pairs is None:
-            self._average()
-            report = plain_report(loss.detach())
-        else:
-            report = self.rescale(self.correction, loss.detach())
-        self._update()
-        self.optimizer.zero_grad()
+        self._begin()
+        try:
+            if pairs is not None:
+                self._iterate(pairs)
+            loss = task_loss()
+            if any(p.grad is not None for p in self.parameters()):
+                raise RuntimeError("task_loss must only return the loss; it ran backward itself")
+            if not loss.requires_grad:
+                raise RuntimeError("task_loss returned a loss without a graph; compute it with gradients enabled")
+            self._scaled(loss).backward()  # type: ignore[no-untyped-call]
+            if pairs is None:
+                self._average()
+                report = plain_report(loss.detach())
+            else:
+                report = self.rescale(self.correction, loss.detach())
+            self._update()
+        finally:
+            self.optimizer.zero_grad()  # a step that fails leaves none of its gradients to the next
         return report
 
     def correct(self, pairs: Pairs | DrawsPairs) -> Correction:
@@ -218,19 +204,31 @@ class Guidance:
 
         Call it once an iteration, before the first micro-batch's backward.
         """
-        self._hold_batch_norm()
-        due = self.due
+        self._begin()
+        self._iterate(pairs)
+        return self.correction
+
+    def _begin(self) -> None:
+        """Refuse to begin where gradients would be lost, or could not be had."""
+        if not torch.is_grad_enabled():
+            raise RuntimeError(
+                "gradients are switched off here: guide outside of torch.no_grad() and torch.inference_mode()"
+            )
         if any(p.grad is not None for p in self.parameters()):
             raise RuntimeError(
                 "gradients are already accumulated: correct before the first backward of an iteration, after "
-                "optimizer.zero_grad(set_to_none=True)"
+                "optimizer.zero_grad(set_to_none=True); to accumulate, run backward between correct and rescale"
             )
-        self.iteration += 1
-        self.watch.counters[0] += 1
-        if due:
+        self._hold_batch_norm()
+
+    def _iterate(self, pairs: Pairs | DrawsPairs) -> None:
+        """Correct when it is due, and count the iteration: one that is refused is none."""
+        if self.due:
             self._correct(pairs if isinstance(pairs, Pairs) else pairs.draw())
-            self.pace.note(self.iteration - 1, self._values[2])
-        return self.correction
+            self.pace.note(self.iteration, self._values[2])
+        else:
+            self.watch.counters[0] += 1
+        self.iteration += 1
 
     def count(self, found: Terms | None) -> None:
         """Count an iteration of a loop that uses `terms` in the place of `correct`, and what they were if it did."""
@@ -250,6 +248,8 @@ class Guidance:
 
         With a GradScaler it also unscales: do not call `scaler.unscale_` yourself.
         """
+        if correction is self.correction and self.iteration == 0:
+            raise RuntimeError("there is no correction to rescale by yet: call correct(pairs) before the backward pass")
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if not gradients:
             raise RuntimeError("there is no task gradient to rescale: run backward between correct and rescale")
@@ -267,7 +267,7 @@ class Guidance:
             strict=self.strict,
         )
         torch._foreach_mul_(gradients, outcome.scale)
-        self._run(count_norm)(self.watch.counters, norm)
+        self._run(count_norm)(self.watch.counters, norm, TASK)
         loss = torch.full_like(norm, math.nan) if task_loss is None else task_loss
         return Report._make([loss, *correction.values.clone(), norm, *outcome])
 
@@ -276,12 +276,18 @@ class Guidance:
 
         The losses carry their graph, for those who want to weigh them in another way; `correct` is the method. Of
         several processes each has the losses of the whole batch; the mean of their gradients is the gradient.
+        Where layers are checkpointed, run the backward pass inside `comparing`, too.
         """
         n = len(pairs)
         self._agree(pairs)
-        with self._pair_mode(), self.tap.listen(), self._autocast(pairs.first.device), unreduced(self.model):
-            self.model(torch.cat([pairs.first, pairs.second]))  # one forward, so both members share statistics
-        features, logits = self.tap.take()  # (2n, D), (2n, K)
+        with self.comparing(), self.tap.listen(), self._autocast(pairs.first.device), unreduced(self.model):
+            output = self.model(torch.cat([pairs.first, pairs.second]))  # one forward: members share statistics
+        features, logits = self.tap.take(2 * n)  # (2n, D), (2n, K)
+        if not self._verified:
+            rationales.verify_head(self.model, self.tap.head, logits, output)
+            self._verified = True
+        if not features.requires_grad:
+            self._check_reach(output)
         weight = self.tap.head.weight
         if self.peers.sharded and hasattr(weight, "full_tensor"):
             raise RuntimeError(
@@ -307,11 +313,18 @@ class Guidance:
             align = align + 0 * logits.sum()  # FSDP's backward pass begins where gradients enter the model's output
         return Terms(align, found.uniformity, found.disagreement)
 
+    def comparing(self) -> AbstractContextManager[None]:
+        """Every layer but BatchNorm in eval mode, as pairs are compared; the modes come back afterwards."""
+        return self._modes.comparing()
+
     def _correct(self, pairs: Pairs) -> None:
         """Lines 1 to 10 of Algorithm 1; nothing here asks the device for a value."""
-        terms = self.terms(pairs)
-        parameters = self.parameters()
-        set_gradients(parameters, self._gradients(terms.alignment + terms.uniformity, parameters))
+        with self.comparing():  # to the end of the backward pass, in which checkpointed layers run again
+            terms = self.terms(pairs)
+            parameters = self.parameters()
+            gradients = self._gradients(terms.alignment + terms.uniformity, parameters)
+        self.watch.counters[0] += 1
+        set_gradients(parameters, gradients)
         if not self.peers.sharded:
             self.peers.mean_(cast(Tensor, parameter.grad) for parameter in parameters)
         if self.scaler is not None:
@@ -331,23 +344,31 @@ class Guidance:
             gradients = [parameter.grad for parameter in parameters]
         else:
             gradients = torch.autograd.grad(self._scaled(loss), list(parameters), allow_unused=True)
-        own = {id(p) for p in self.tap.head.parameters()}
-        beyond = [g for p, g in zip(parameters, gradients, strict=True) if id(p) not in own]
-        if beyond and all(g is None for g in beyond):
+        if all(gradient is None for gradient in gradients):
+            raise RuntimeError("the corrective loss reaches no parameter of the optimizer: give it the model's own")
+        return gradients
+
+    def _check_reach(self, output: object) -> None:
+        """Refuse features without a graph where the optimizer has parameters of the model that lie before the head."""
+        kept = {id(p) for p in self.parameters()} - {id(p) for p in self.tap.head.parameters()}
+        beyond = [p for p in self.model.parameters() if id(p) in kept]
+        if not beyond or not torch.is_grad_enabled():
+            return
+        if self.peers.sharded or not reaches_all(output, beyond):  # what is behind the head reaches the output
             raise RuntimeError(
                 "the corrective loss reaches the head alone: its features arrive detached. Let the model compute "
                 "them with gradients, or leave the backbone's parameters out of the optimizer."
             )
-        return gradients
 
     def check(self) -> None:
         """Raise if training has gone wrong since the start: a non-finite step or a collapse. Waits for the device.
 
         Raises:
-            NonFiniteError: a loss or gradient was NaN or infinite and no GradScaler was there to skip it.
+            NonFiniteError: a loss or gradient was NaN or infinite and no GradScaler was there to skip it, or one has
+                skipped every update of a kind for long.
             CollapseError: all images of the pairs have stood on one point for many corrections.
         """
-        self.watch.check(skips=self.scaler is not None)
+        self.watch.check(skips=self.scaler is not None and self.scaler.is_enabled())
 
     @property
     def skipped(self) -> Tensor:
@@ -388,21 +409,12 @@ class Guidance:
         return compiled(function) if self._compiled else function
 
     def _hold_batch_norm(self) -> None:
-        if self.batch_norm == "eval":
-            for module in self._batch_norms:
-                module.training = False
+        self._modes.hold()
 
-    @contextmanager
-    def _pair_mode(self) -> Iterator[None]:
-        """Dropout and its kin off, so that identical members stay identical; BatchNorm as it is; restored after."""
-        modes = [module.training for module in self._others]
-        try:
-            for module in self._others:
-                module.training = False
-            yield
-        finally:
-            for module, mode in zip(self._others, modes, strict=True):
-                module.training = mode
+    def close(self) -> None:
+        """Leave the model as a plain network: no hook at its head, BatchNorm as `model.train()` says."""
+        self.tap.remove()
+        self._modes.release()
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
         return nullcontext() if self.autocast is None else torch.autocast(device.type, dtype=self.autocast)
@@ -456,21 +468,4 @@ def _note_correction(values: Tensor, counters: Tensor, terms: Sequence[Tensor], 
     """Keep a correction on the device, the last one where this one's gradient is not finite."""
     fresh = torch.stack([*terms, norm]).to(values.dtype)
     values.copy_(torch.where(torch.isfinite(norm), fresh, values))
-    count_norm(counters, norm)
-
-
-def _parse_margin(margin: float | str) -> tuple[float, bool]:
-    """Return (number, whether it is relative) for 0.1 or "0.5x"."""
-    text = str(margin).strip()
-    relative = text.endswith("x")
-    try:
-        number = float(text.removesuffix("x"))
-    except ValueError:
-        number = math.nan
-    _check("margin", margin, 0 <= number < math.inf, 'a number, at least 0, or a multiple such as "0.5x"')
-    return number, relative
-
-
-def _check(name: str, value: object, ok: bool, expected: str) -> None:
-    if not ok:
-        raise ValueError(f"{name}={value!r} is out of range: expected {expected}")
+    count_norm(counters, norm, CORRECTIVE)

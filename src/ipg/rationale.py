@@ -21,7 +21,7 @@ Differs from the paper: in nothing but the way the distances are computed. This 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -43,14 +43,15 @@ __all__ = [
     "scaled_features",
     "share",
     "uniformity",
+    "verify_head",
 ]
 
 _HEAD_NAMES = ("fc", "classifier", "head", "heads")
-"""Where torchvision, timm and Hugging Face models keep their classifier, in the order they are tried."""
+"""Where torchvision, timm and Hugging Face models keep their classifier."""
 
 
 class HeadNotFoundError(ValueError):
-    """A model in which no linear head could be found; the message says what to pass instead."""
+    """A model in which no linear head could be found, or a wrong one; the message says what to pass instead."""
 
 
 def find_head(model: nn.Module) -> nn.Linear:
@@ -61,22 +62,68 @@ def find_head(model: nn.Module) -> nn.Linear:
     itself, and any of these inside DistributedDataParallel or `torch.compile`.
 
     Raises:
-        HeadNotFoundError: nothing of the kind is there.
+        HeadNotFoundError: nothing of the kind is there, or several layers that could be the head.
     """
     bare = unwrap(model)
-    candidates: list[tuple[str, object]] = [("the model itself", bare)]
+    if (head := _last_linear(bare)) is not None:
+        return head
+    candidates: dict[str, object]
     if callable(get_classifier := getattr(bare, "get_classifier", None)):
-        candidates.append(("get_classifier()", get_classifier()))  # its word is final: it may say "two heads"
+        candidates = {"get_classifier()": get_classifier()}  # its word is final: it may say "two heads"
     else:
-        candidates += [(name, getattr(bare, name)) for name in _HEAD_NAMES if hasattr(bare, name)]
-    for _, candidate in candidates:
-        if (head := _last_linear(candidate)) is not None:
-            return head
-    looked_at = ", ".join(f"{name} ({type(candidate).__name__})" for name, candidate in candidates)
+        candidates = {name: getattr(bare, name) for name in _HEAD_NAMES if hasattr(bare, name)}
+    heads = {name: head for name, candidate in candidates.items() if (head := _last_linear(candidate)) is not None}
+    if len(set(heads.values())) > 1:
+        found = " and ".join(_described(bare, head) for head in dict.fromkeys(heads.values()))
+        raise HeadNotFoundError(
+            f"several layers of {type(bare).__name__} could be its head: {found}. Pass the one that produces the "
+            f"logits, e.g. head=model{_path(bare, next(reversed(heads.values())))}."
+        )
+    if heads:
+        return next(iter(heads.values()))
+    looked_at = ", ".join(
+        f"{name} ({type(candidate).__name__})" for name, candidate in {"the model itself": bare, **candidates}.items()
+    )
     raise HeadNotFoundError(
         f"no linear head found in {type(bare).__name__}: looked at {looked_at}. "
         f"Pass the nn.Linear that produces the logits, e.g. head=model.my_classifier."
     )
+
+
+def verify_head(model: nn.Module, head: nn.Linear, logits: Tensor, output: object) -> None:
+    """Refuse a `head` that cannot have made what the model returned; asks the device for nothing.
+
+    Args:
+        model: the whole network.
+        head: its supposed head.
+        logits: what that put out, (B, K).
+        output: what the model returned in the same forward pass. A tensor, or `logits` in an object or a dict, must
+            have as many columns as the head; of anything else nothing can be said. One number a row may stand for
+            one logit or for two.
+    """
+    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    returned = output if isinstance(output, Tensor) else named
+    if not isinstance(returned, Tensor) or returned is logits or returned.ndim not in (1, 2):
+        return
+    if returned.ndim == 1 and head.out_features <= 2:
+        return
+    columns = 1 if returned.ndim == 1 else returned.shape[1]
+    if columns != head.out_features:
+        raise HeadNotFoundError(
+            f"the head, {_described(unwrap(model), head)}, puts out {head.out_features} columns where the model "
+            f"returns {columns}: it is not the layer that produces the logits. Pass the one that does as head=."
+        )
+
+
+def _path(model: nn.Module, layer: nn.Module) -> str:
+    """Where `layer` is in `model`, as one would write it: ".classifier[1]"."""
+    name = next(name for name, module in model.named_modules() if module is layer)
+    return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in name.split("."))
+
+
+def _described(model: nn.Module, layer: nn.Linear) -> str:
+    name = next((name for name, module in model.named_modules() if module is layer), "")
+    return f"{name or 'a layer'} (nn.Linear {layer.in_features} -> {layer.out_features})"
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -128,8 +175,12 @@ class HeadTap:
         finally:
             self._listening = False
 
-    def take(self) -> tuple[Tensor, Tensor]:
-        """Return (features (B, D), logits (B, K)) of the one forward pass that was listened to, and forget them."""
+    def take(self, rows: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return (features (B, D), logits (B, K)) of the one forward pass that was listened to, and forget them.
+
+        Args:
+            rows: how many images there were; B must be that, where it is given.
+        """
         calls, self._calls = self._calls, []
         if not calls:
             raise RuntimeError(
@@ -147,6 +198,11 @@ class HeadTap:
             raise ValueError(
                 f"the head's input has shape {tuple(features.shape)}, expected (batch, features). "
                 f"Pass the layer after pooling as head=."
+            )
+        if rows is not None and len(features) != rows:
+            raise ValueError(
+                f"the head saw {len(features)} rows of features for {rows} images; rationales need one row an image. "
+                f"Let the model pool before its head, or pass the layer after pooling as head=."
             )
         return features, logits
 
@@ -234,8 +290,9 @@ def rationale(model: nn.Module, images: Tensor, *, head: nn.Linear | None = None
     tap = HeadTap(head if head is not None else find_head(model))
     try:
         with tap.listen():
-            model(images)
-        features, _ = tap.take()
+            output = model(images)
+        features, logits = tap.take()
+        verify_head(model, tap.head, logits, output)
     finally:
         tap.remove()
     return full_precision(features).unsqueeze(2) * full_precision(tap.head.weight).T  # (B, D, 1) * (D, K) -> (B, D, K)

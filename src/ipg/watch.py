@@ -12,10 +12,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["COLLAPSE_PATIENCE", "CollapseError", "NonFiniteError", "Watch", "count_collapse", "count_norm"]
+__all__ = [
+    "COLLAPSE_PATIENCE",
+    "CORRECTIVE",
+    "SKIP_PATIENCE",
+    "TASK",
+    "CollapseError",
+    "NonFiniteError",
+    "Watch",
+    "count_collapse",
+    "count_norm",
+]
 
 COLLAPSE_PATIENCE = 20
 """How many corrections in a row must find a collapse before `Watch.check` raises."""
+
+SKIP_PATIENCE = 50
+"""How many updates of a kind in a row a GradScaler may skip before `Watch.check` raises: by then it has halved its
+scale so often that no overflow explains them."""
+
+CORRECTIVE, TASK = 4, 5
+"""Where the gradients in a row that were not finite are counted, for each kind of update."""
 
 
 class NonFiniteError(RuntimeError):
@@ -30,7 +47,7 @@ class Watch:
     """Counters on the device; only `check` waits for it."""
 
     def __init__(self, device: torch.device) -> None:
-        self.counters = torch.tensor([0, -1, 0, 0], device=device)
+        self.counters = torch.tensor([0, -1, 0, 0, 0, 0], device=device)
 
     @property
     def iteration(self) -> Tensor:
@@ -54,12 +71,19 @@ class Watch:
 
     def check(self, *, skips: bool) -> None:
         """Raise `NonFiniteError` or `CollapseError` if training has gone wrong; `skips` when a GradScaler skips."""
-        _, first, count, collapsed = self.counters.tolist()
+        _, first, count, collapsed, corrective, task = self.counters.tolist()
         if count and not skips:
             raise NonFiniteError(
                 f"NaN or infinite gradient at iteration {first}. Likely causes: a NaN in the images, a learning rate "
                 f"that is too high, or fp16 without a GradScaler."
             )
+        for kind, skipped in (("corrective", corrective), ("task", task)):
+            if skipped >= SKIP_PATIENCE:
+                raise NonFiniteError(
+                    f"the last {skipped} {kind} updates had a NaN or infinite gradient and were skipped, however far "
+                    f"the GradScaler went down (the first such gradient was at iteration {first}): nothing is being "
+                    f"learnt. Likely causes: a NaN in the images, or values beyond the range of fp16; try bfloat16."
+                )
         if collapsed >= COLLAPSE_PATIENCE:
             raise CollapseError(
                 f"the model has collapsed: for {collapsed} corrections all images of the pairs have stood on one "
@@ -72,15 +96,19 @@ class Watch:
         return {"counters": self.counters.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, in place."""
-        self.counters.copy_(state["counters"])
+        """Go on from a `state_dict`, in place; states of before the skipped updates in a row were counted have four."""
+        given = state["counters"]
+        self.counters.zero_()
+        self.counters[: len(given)] = given
 
 
-def count_norm(counters: Tensor, norm: Tensor) -> None:
-    """Count a gradient that is not finite, and remember the first iteration that had one; in place."""
+def count_norm(counters: Tensor, norm: Tensor, kind: int) -> None:
+    """Count a gradient that is not finite, also in a row of its `kind`, and remember the first iteration; in place."""
     bad = ~torch.isfinite(norm)
     first = torch.where(bad & (counters[1] < 0), counters[0], counters[1])
-    counters.copy_(torch.stack([counters[0], first, counters[2] + bad, counters[3]]))
+    rows = [counters[CORRECTIVE], counters[TASK]]
+    rows[kind - CORRECTIVE] = (rows[kind - CORRECTIVE] + 1) * bad
+    counters.copy_(torch.stack([counters[0], first, counters[2] + bad, counters[3], *rows]))
 
 
 def count_collapse(counters: Tensor, collapsed: Tensor) -> None:

@@ -97,8 +97,8 @@ class Ipg(Method):
         self.guide.check()
 
     def close(self) -> None:
-        """Take the guide's hook off the head."""
-        self.guide.tap.remove()
+        """Leave the network as a plain one."""
+        self.guide.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The guide's state."""

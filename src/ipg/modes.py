@@ -1,0 +1,105 @@
+"""Which layers are in train mode, and when. This file imports torch alone.
+
+While pairs run, dropout and its kin are off; where it is asked for, BatchNorm is in eval mode throughout.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+__all__ = ["Modes"]
+
+
+class Modes:
+    """The modes of the layers of `model`; of several objects over one network the last one made decides.
+
+    Args:
+        model: any network.
+        hold: keep its BatchNorm layers in eval mode, whatever `model.train()` says, until `release` or until nobody
+            has this object any more. Copies of the network are not held.
+    """
+
+    def __init__(self, model: nn.Module, *, hold: bool) -> None:
+        self._batch_norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+        self._others = [module for module in model.modules() if not isinstance(module, _BatchNorm)]
+        self._holds = hold
+        self._comparing = False
+        for layer in self._batch_norms:
+            _let_go(layer)
+        self.hold()
+
+    def hold(self) -> None:
+        """Put BatchNorm in eval mode and keep it there, if so asked; also after somebody has set `training` itself."""
+        if not self._holds:
+            return
+        for layer in self._batch_norms:
+            kept = layer.__dict__.get("train")
+            if not isinstance(kept, _StayInEval) or kept.holder() is None:
+                _let_go(layer)
+                kept = layer.__dict__["train"] = _StayInEval(layer, self)
+            if layer.training:
+                kept(mode=True)
+
+    def release(self) -> None:
+        """Let BatchNorm follow `model.train()` again, what that said last included."""
+        self._holds = False
+        for layer in self._batch_norms:
+            kept = layer.__dict__.get("train")
+            if isinstance(kept, _StayInEval) and kept.holder() is self:
+                _let_go(layer)
+
+    @contextmanager
+    def comparing(self) -> Iterator[None]:
+        """Dropout and its kin off, so that identical members stay identical; BatchNorm as it is; restored after.
+
+        A graph made inside needs it until its backward pass is over: checkpointed layers run again there.
+        """
+        if self._comparing:
+            yield
+            return
+        modes = [module.training for module in self._others]
+        self._comparing = True
+        try:
+            _set(self._others, [False] * len(modes))
+            yield
+        finally:
+            self._comparing = False
+            _set(self._others, modes)
+
+
+class _StayInEval:
+    """Stands in the place of a layer's own `train`, so that it costs a forward pass nothing and no compiler sees it."""
+
+    def __init__(self, layer: nn.Module, holder: Modes) -> None:
+        self._layer = layer
+        self.holder = weakref.ref(holder)
+        self.asked = layer.training
+
+    def __call__(self, mode: bool = True) -> nn.Module:
+        """Eval mode, whatever `mode` says, while the holder is there."""
+        self.asked = mode
+        return type(self._layer).train(self._layer, mode and self.holder() is None)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[nn.Module, str]]:
+        """Copies of the layer, pickled ones too, have its own `train`."""
+        return getattr, (self._layer, "train")
+
+
+def _let_go(layer: nn.Module) -> None:
+    """Give `layer` its own `train` back, and the mode that it was asked for last."""
+    kept = layer.__dict__.get("train")
+    if isinstance(kept, _StayInEval):
+        del layer.__dict__["train"]
+        layer.training = kept.asked
+
+
+def _set(modules: list[nn.Module], modes: list[bool]) -> None:
+    for module, mode in zip(modules, modes, strict=True):
+        if module.training != mode:  # to assign costs many times what reading does
+            module.training = mode

@@ -1,0 +1,59 @@
+"""The settings of a `Guidance`: which are accepted, and what is said of the others. This file imports torch alone."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+
+import torch
+
+__all__ = ["check_optimizer", "check_settings", "parse_margin"]
+
+
+def check_settings(
+    *, alpha: float, tau: float, every: object, floor: float, batch_norm: str, distance: str, jitter: float
+) -> None:
+    """Raise a ValueError that names a setting that is out of range, and its range; warn of corrections too rare."""
+    _check("alpha", alpha, 0 <= alpha < 1, "0 <= alpha < 1: the correction must stay longer than the task gradient")
+    _check("tau", tau, 0 <= tau <= 1, "0 <= tau <= 1: it is a share of the pairs")
+    known = every == "auto" or (isinstance(every, int) and every >= 1)
+    _check("every", every, known, 'a whole number of iterations, at least 1, or "auto"')
+    _check("floor", floor, floor > 0 and math.isfinite(floor), "a positive number")
+    _check("batch_norm", batch_norm, batch_norm in ("train", "eval"), '"train" or "eval"')
+    known = distance in ("rationale", "features", "logits")
+    _check("distance", distance, known, '"rationale", "features" or "logits"')
+    _check("jitter", jitter, 0 <= jitter < math.inf, "a number, at least 0")
+    if isinstance(every, int) and every > 1 and every * alpha >= 1:
+        warnings.warn(
+            f"every * alpha = {every * alpha:g} is not below 1: the corrective loss is no longer guaranteed to "
+            f"fall, even under plain gradient descent. Lower every or alpha.",
+            stacklevel=3,
+        )
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Raise a ValueError where a step needs a closure."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"{type(optimizer).__name__}.step needs a closure, which it may call several times; guidance makes "
+            f"two plain updates an iteration. Use an optimizer that steps without one, e.g. Adam or SGD."
+        )
+
+
+def parse_margin(margin: float | str) -> tuple[float, bool]:
+    """Return (number, whether it is relative) for 0.1 or "0.5x"."""
+    text = str(margin).strip()
+    relative = text.endswith("x")
+    try:
+        number = float(text.removesuffix("x"))
+    except ValueError:
+        number = math.nan
+    _check("margin", margin, 0 <= number < math.inf, 'a number, at least 0, or a multiple such as "0.5x"')
+    return number, relative
+
+
+def _check(name: str, value: object, ok: bool, expected: str) -> None:
+    if not ok:
+        raise ValueError(f"{name}={value!r} is out of range: expected {expected}")

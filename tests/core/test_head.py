@@ -1,0 +1,171 @@
+"""The head that is listened at is the one whose logits the model returns, and it sees one row an image."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ipg.guidance import Guidance, Pairs
+from ipg.rationale import HeadNotFoundError, find_head, rationale
+
+
+class Net(nn.Module):
+    """A hidden layer and a head under names of your choice; `answer` makes of the logits what is returned."""
+
+    def __init__(self, hidden: str, head: str, *, classes: int = 2, answer: Callable[[Tensor], Any] | None = None):
+        super().__init__()
+        self.body = nn.Linear(6, 8)
+        self.names, self.answer = (hidden, head), answer
+        self.add_module(hidden, nn.Linear(8, 5))
+        self.add_module(head, nn.Linear(5, classes))
+
+    def forward(self, x: Tensor) -> Any:
+        hidden, head = (self.get_submodule(name) for name in self.names)
+        logits = head(F.relu(hidden(F.relu(self.body(x)))))
+        return logits if self.answer is None else self.answer(logits)
+
+
+def guided(model: nn.Module, **options: Any) -> Guidance:
+    return Guidance(model, torch.optim.SGD(model.parameters(), lr=0.1), **options)
+
+
+# -- which layer ----------------------------------------------------------------------------------------------------
+
+
+def test_two_layers_that_could_be_the_head_are_refused_by_name(toys: ModuleType) -> None:
+    model = Net("fc", "classifier")
+    with pytest.raises(
+        HeadNotFoundError,
+        match=r"several layers of Net could be its head: fc \(nn\.Linear 8 -> 5\) and classifier \(nn\.Linear 5 -> 2\)"
+        r"\. Pass the one that produces the logits, e\.g\. head=model\.classifier\.",
+    ):
+        guided(model)
+    pairs = toys.pairs(dtype=torch.float32)
+    delta = guided(model, head=model.classifier).terms(pairs).disagreement
+    expected = (model(pairs.first).argmax(1) != model(pairs.second).argmax(1)).float().mean()
+    assert delta.item() == expected.item()
+
+
+def test_a_layer_inside_a_sequence_is_named_as_one_would_write_it() -> None:
+    model = Net("fc", "classifier")
+    model.classifier = nn.Sequential(nn.Dropout(), model.classifier)
+    with pytest.raises(HeadNotFoundError, match=r"and classifier\.1 \(.*e\.g\. head=model\.classifier\[1\]\."):
+        find_head(model)
+
+
+def test_a_layer_under_two_names_is_one_layer() -> None:
+    model = Net("hidden", "fc")
+    model.classifier = model.fc
+    assert find_head(model) is model.fc
+
+
+def test_a_declared_classifier_settles_it() -> None:
+    class Declared(Net):
+        def get_classifier(self) -> nn.Module:
+            return self.get_submodule("classifier")
+
+    model = Declared("fc", "classifier")
+    assert find_head(model) is model.classifier
+
+
+def test_a_sequence_ends_in_its_head_whatever_its_layers_are_called() -> None:
+    model = nn.Sequential(OrderedDict(fc=nn.Linear(6, 5), act=nn.ReLU(), classifier=nn.Linear(5, 2)))
+    assert find_head(model) is model.classifier
+
+
+# -- what it puts out -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    "answer", [None, lambda logits: {"logits": logits}, lambda logits: SimpleNamespace(logits=logits)]
+)
+def test_a_hidden_layer_is_refused_at_the_first_correction(
+    toys: ModuleType, answer: Callable[[Tensor], Any] | None, compiled: bool
+) -> None:
+    model = Net("fc", "out", answer=answer)
+    assert find_head(model) is model.fc  # the only name that is known
+    network = torch.compile(model, backend="eager") if compiled else model
+    before = toys.bits(model)
+    guide = guided(network)
+    for _ in range(2):  # it does not get used to it
+        with pytest.raises(
+            HeadNotFoundError,
+            match=r"the head, fc \(nn\.Linear 8 -> 5\), puts out 5 columns where the model returns 2: .* as head=",
+        ):
+            guide.correct(toys.pairs(dtype=torch.float32))
+    assert torch.equal(toys.bits(model), before)
+    assert guide.iteration == 0
+    with pytest.raises(HeadNotFoundError, match="puts out 5 columns"):
+        rationale(model, torch.randn(2, 6))
+    torch.compiler.reset()  # the hook comes after what was compiled
+    right = guided(network, head=model.out)
+    assert right.correct(toys.pairs(dtype=torch.float32)).norm.item() > 0
+
+
+def test_a_hidden_layer_before_a_single_squeezed_logit_is_refused(toys: ModuleType) -> None:
+    model = Net("fc", "out", classes=1, answer=lambda logits: logits.squeeze(1))
+    with pytest.raises(HeadNotFoundError, match="puts out 5 columns where the model returns 1"):
+        guided(model).correct(toys.pairs(dtype=torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("classes", "answer"),
+    [
+        (1, lambda logits: logits.squeeze(1)),
+        (2, lambda logits: logits[:, 1] - logits[:, 0]),
+        (3, lambda logits: (logits, logits.sum())),
+        (3, lambda logits: {"scores": logits}),
+        (3, lambda logits: SimpleNamespace(logits=logits, loss=None)),
+        (3, lambda logits: logits.log_softmax(dim=1)),
+        (3, lambda logits: logits.reshape(2, -1, 3)),
+        (3, lambda logits: None),
+    ],
+    ids=["squeezed", "margin", "tuple", "dict", "object", "log-probabilities", "reshaped", "nothing"],
+)
+def test_what_cannot_be_compared_or_is_made_of_the_logits_passes(
+    toys: ModuleType, classes: int, answer: Callable[[Tensor], Any]
+) -> None:
+    model = Net("hidden", "fc", classes=classes, answer=answer)
+    assert guided(model).correct(toys.pairs(dtype=torch.float32)).norm.item() > 0
+
+
+def test_the_output_is_looked_at_once(toys: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr("ipg.rationale.verify_head", lambda *arguments: seen.append(arguments))
+    guide = guided(Net("hidden", "fc"))
+    for _ in range(3):
+        guide.correct(toys.pairs(dtype=torch.float32))
+    assert len(seen) == 1
+
+
+# -- one row an image -----------------------------------------------------------------------------------------------
+
+
+class Frames(nn.Module):
+    """Films of several frames: the head sees every frame, and the logits are averaged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.fc = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        frames: Tensor = self.fc(F.relu(self.body(x.flatten(0, 1))))
+        return frames.unflatten(0, x.shape[:2]).mean(dim=1)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_a_head_that_sees_several_rows_an_image_is_refused(toys: ModuleType, n: int) -> None:
+    """With one pair it once passed, and compared frames with each other."""
+    pairs = Pairs(torch.randn(n, 3, 6), torch.randn(n, 3, 6), torch.arange(n) % 2)
+    with pytest.raises(
+        ValueError, match=rf"the head saw {6 * n} rows of features for {2 * n} images; .*one row an image"
+    ):
+        guided(Frames()).correct(pairs)

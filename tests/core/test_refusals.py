@@ -1,0 +1,156 @@
+"""What cannot be guided is refused for its true reason, before anything has moved."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ipg.guidance import Guidance
+
+
+def guided(model: nn.Module, *more: nn.Parameter) -> Guidance:
+    return Guidance(model, torch.optim.SGD([*model.parameters(), *more], lr=0.1))
+
+
+# -- without gradients ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_gradients_that_are_switched_off_are_named(toys: ModuleType, off: type) -> None:
+    model = toys.mlp()
+    guide = guided(model)
+    before, (x, y) = toys.bits(model), toys.batch()
+    with off():
+        for act in (
+            lambda: guide.correct(toys.pairs()),
+            lambda: guide.step(lambda: F.cross_entropy(model(x), y), toys.pairs()),
+            lambda: guide.step(lambda: F.cross_entropy(model(x), y), None),
+        ):
+            with pytest.raises(RuntimeError, match=r"gradients are switched off here: guide outside of torch\.no_grad"):
+                act()
+    assert guide.iteration == guide.watch.iteration.item() == 0
+    assert torch.equal(toys.bits(model), before)
+    with torch.no_grad():
+        assert not guide.terms(toys.pairs()).alignment.requires_grad  # looking is no guiding
+
+
+def test_an_iteration_that_is_refused_is_not_counted(toys: ModuleType) -> None:
+    model = toys.mlp().requires_grad_(False)
+    guide = Guidance(model, torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1), every=2)
+    with pytest.raises(RuntimeError, match="everything it touches is frozen"):
+        guide.correct(toys.pairs())
+    assert guide.iteration == guide.watch.iteration.item() == 0
+    assert guide.due
+
+
+# -- what lies before the head, and what does not --------------------------------------------------------------------
+
+
+class Tempered(nn.Module):
+    """A backbone, a head, and a temperature behind it."""
+
+    def __init__(self, body: nn.Sequential, *, detached: bool = False) -> None:
+        super().__init__()
+        self.body, self.head, self.detached = body[:-1], body[-1], detached
+        self.temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.body(x)
+        logits: Tensor = self.head(features.detach() if self.detached else features)
+        return logits * self.temperature
+
+
+def test_a_temperature_beside_a_frozen_backbone_is_welcome(toys: ModuleType) -> None:
+    model = toys.mlp()
+    model[:-1].requires_grad_(False)
+    temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
+    guide = Guidance(model, torch.optim.SGD([*model[-1].parameters(), temperature], lr=0.1))
+    before, (x, y) = model[-1].weight.detach().clone(), toys.batch()
+    report = guide.step(lambda: F.cross_entropy(model(x) * temperature, y), toys.pairs())
+    assert report.correction_norm.item() > 0
+    assert not torch.equal(model[-1].weight, before)
+    assert temperature.item() != 1
+
+
+@pytest.mark.parametrize("how", ["frozen", "detached, out of the optimizer"])
+def test_a_temperature_behind_the_head_is_welcome(toys: ModuleType, how: str) -> None:
+    model = Tempered(toys.mlp(), detached=how != "frozen")
+    model.body.requires_grad_(how != "frozen")
+    guide = Guidance(model, torch.optim.SGD([*model.head.parameters(), model.temperature], lr=0.1))
+    assert guide.correct(toys.pairs()).norm.item() > 0
+
+
+def test_a_detached_backbone_in_the_optimizer_is_refused_every_time(toys: ModuleType) -> None:
+    model = Tempered(toys.mlp())
+    guide = guided(model)
+    guide.correct(toys.pairs())
+    model.detached = True
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="reaches the head alone: its features arrive detached"):
+            guide.correct(toys.pairs())
+    assert guide.iteration == 1
+
+
+def test_parameters_that_are_not_the_models_do_not_hide_detached_features(toys: ModuleType) -> None:
+    model = Tempered(toys.mlp(), detached=True)
+    with pytest.raises(RuntimeError, match="its features arrive detached"):
+        guided(model, nn.Parameter(torch.zeros(1))).correct(toys.pairs())
+
+
+# -- gradients that would be lost ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_pairs", [True, False])
+def test_accumulated_gradients_are_refused_by_step(toys: ModuleType, with_pairs: bool) -> None:
+    model = toys.mlp()
+    guide = guided(model)
+    before, (x, y) = toys.bits(model), toys.batch()
+    F.cross_entropy(model(x), y).backward()
+    kept = model[0].weight.grad.clone()
+    with pytest.raises(RuntimeError, match=r"gradients are already accumulated: .* between correct and rescale"):
+        guide.step(lambda: F.cross_entropy(model(x), y), toys.pairs() if with_pairs else None)
+    assert torch.equal(model[0].weight.grad, kept)
+    assert torch.equal(toys.bits(model), before)
+    assert guide.iteration == 0
+    guide.optimizer.zero_grad()
+    guide.step(lambda: F.cross_entropy(model(x), y), toys.pairs())
+
+
+def test_a_step_that_fails_leaves_no_gradients(toys: ModuleType) -> None:
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, gradient: Tensor) -> Tensor:
+            raise KeyError("planted")
+
+    model = toys.mlp()
+    guide = guided(model)
+    x, y = toys.batch()
+    with pytest.raises(KeyError, match="planted"):  # the head has its gradient by then
+        guide.step(lambda: F.cross_entropy(model[-1](Fails.apply(model[:-1](x))), y), toys.pairs())
+    guide.step(lambda: F.cross_entropy(model(x), y), toys.pairs())
+
+
+def test_rescale_before_any_correction_is_refused(toys: ModuleType) -> None:
+    """It would zero the task gradient, as the norm of a correction that never was is 0."""
+    model = toys.mlp()
+    guide = guided(model)
+    x, y = toys.batch()
+    F.cross_entropy(model(x), y).backward()
+    kept = model[0].weight.grad.clone()
+    with pytest.raises(
+        RuntimeError, match=r"no correction to rescale by yet: call correct\(pairs\) before the backward"
+    ):
+        guide.rescale(guide.correction)
+    assert torch.equal(model[0].weight.grad, kept)
+    other = guided(toys.mlp())
+    other.correct(toys.pairs())
+    guide.load_state_dict(other.state_dict())  # a resumed run has one
+    assert guide.rescale(guide.correction).scale.item() > 0
