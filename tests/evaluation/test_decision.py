@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ipg.data.table import ImageTable
-from ipg.evaluation.decision import decide, movable_head, moved
+from ipg.evaluation.decision import decide, draw_line, movable_head, moved
 from ipg.evaluation.groups import group_metrics
 
 
@@ -88,12 +88,75 @@ def test_balanced_asks_for_no_groups() -> None:
 
 
 def test_no_image_moves_nothing() -> None:
-    assert decide(torch.zeros(0, 2), table([], []), "balanced").tolist() == [0, 0]
+    none = torch.zeros(0, 2)
+    assert decide(none, table([], []), "balanced").tolist() == [0, 0]
+    assert draw_line(none, lambda _: none, table([], []), "worst_group").tolist() == [0, 0]
 
 
 def test_unknown_rules_are_refused() -> None:
     with pytest.raises(ValueError, match="there are no offsets for 'argmax'"):
         decide(torch.zeros(1, 2), table([0], [0]), "argmax")
+
+
+# -- lines as a network draws them ------------------------------------------------------------------------------------
+
+
+def coarse(logits: Tensor) -> Tensor:
+    """Rounded as bf16 rounds them around 20: to eighths."""
+    return (8 * logits).round() / 8
+
+
+def drawn(seed: int, count: int = 800) -> tuple[Tensor, ImageTable]:
+    """Logits of a network that answers one class too often, and their images."""
+    draw = torch.Generator().manual_seed(seed)
+    label, attribute = torch.randint(2, (2, count), generator=draw)
+    logits = torch.randn(count, 2, generator=draw, dtype=torch.float64)
+    logits[:, 1] += 1.5 * label + 0.5 * attribute - 6.05
+    return logits, table(label, attribute)
+
+
+def test_a_line_is_worth_what_the_network_says_with_it() -> None:
+    """Never worse than no line and the line that is best on paper, and better than the latter where it misleads."""
+    gains = []
+    for seed in range(10):
+        exact, images = drawn(seed)
+
+        def answers(offsets: Tensor, exact: Tensor = exact) -> Tensor:
+            return coarse(exact + offsets)
+
+        said = coarse(exact)
+        shown = worst(answers(draw_line(said, answers, images, "worst_group")), images)
+        on_paper = worst(answers(decide(said, images, "worst_group")), images)
+        assert shown >= max(on_paper, worst(said, images))
+        gains.append(shown[0] - on_paper[0])
+    assert max(gains) > 0.005
+
+
+def test_a_line_that_breaks_its_promise_is_not_kept() -> None:
+    exact, images = drawn(0)
+    tried: list[Tensor] = []
+
+    def broken(offsets: Tensor) -> Tensor:
+        tried.append(offsets)
+        return torch.tensor([0.0, -1.0]).expand_as(exact)  # class 0, whatever is tried
+
+    said = exact + decide(exact, images, "worst_group") / 2
+    assert not draw_line(said, broken, images, "worst_group").any()
+    assert tried[0].any()
+
+
+@pytest.mark.parametrize("rule", ["worst_group", "balanced"])
+def test_a_line_that_is_kept_as_promised_is_tried_once(rule: str) -> None:
+    exact, images = drawn(1)
+    tried: list[Tensor] = []
+
+    def answers(offsets: Tensor) -> Tensor:
+        tried.append(offsets)
+        return exact + offsets
+
+    offsets = draw_line(exact, answers, images, rule)
+    assert torch.equal(offsets, decide(exact, images, rule))
+    assert len(tried) == 1
 
 
 def test_the_head_is_as_before_to_the_bit() -> None:

@@ -6,16 +6,18 @@ import json
 import math
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
+from ipg.evaluation import batch_norm
 from ipg.evaluation.batch_norm import batch_norm_gap
 from ipg.evaluation.doctor import FINDINGS, Finding, RunLog, diagnose, key_numbers
 from ipg.guidance import CollapseError, Guidance, NonFiniteError, Pairs
@@ -173,6 +175,41 @@ def test_a_task_that_cannot_be_learnt(ran: Callable[..., RunLog], make_table: Ca
 def test_the_remedy_says_how_often_was_corrected(ran: Callable[..., RunLog], every: Any, says: str) -> None:
     log = ran(learning_rate=1e-7, every=every)
     assert f"(--every 1, {says}" in found(log)["disagreement never falls"].remedy
+
+
+@pytest.mark.parametrize("name", ["one class predicted", "disagreement never falls", "shortcut in use"])
+def test_who_is_told_to_train_longer_is_told_how(name: str) -> None:
+    row = {
+        "epoch": 1,
+        "train": {"disagreement": 0.4},
+        "validation": {"predicted_classes": 1},
+        "pair_disagreement": 0.4,
+        "train_pair_disagreement": 0.4,
+    }
+    rows = [row] if name == "shortcut in use" else [row, row]
+    remedy = found(RunLog({"epochs": 7}, rows))[name].remedy
+    assert "train longer (more --epochs than 7, or --from this run's folder" in remedy
+    assert "both with another --output)" in remedy
+
+
+def test_after_one_epoch_there_is_no_telling_whether_disagreement_falls() -> None:
+    row = {"epoch": 1, "train": {"disagreement": 0.4}, "pair_disagreement": 0.4, "train_pair_disagreement": 0.4}
+    assert list(found(RunLog({}, [row]))) == ["shortcut in use"]
+    assert list(found(RunLog({}, [row, row]))) == ["disagreement never falls"]
+
+
+@pytest.mark.parametrize(
+    ("config", "remedy"),
+    [
+        ({"pairs": "p_ma", "held_out_pairs": 200}, "p_ma has no validation pairs; build them with `ipg pairs build"),
+        ({"pairs": 40, "held_out_pairs": 0}, "Train with --held-out-pairs 200"),
+        ({"pairs": "p_ma", "held_out_pairs": 0}, "Train with --held-out-pairs 200"),
+        ({"pairs": 0, "held_out_pairs": 200}, "Build pairs of validation images with `ipg pairs build"),
+    ],
+)
+def test_the_way_to_held_out_pairs_fits_the_run(config: dict[str, Any], remedy: str) -> None:
+    log = RunLog(config, [{"epoch": 1, "pair_disagreement": None}])
+    assert found(log)["held-out pairs absent"].remedy.startswith(remedy)
 
 
 def test_plain_training_on_a_shortcut(ran: Callable[..., RunLog], shortcut: ImageTable) -> None:
@@ -349,8 +386,8 @@ def test_the_gap_by_hand() -> None:
     task[::2, 1], task[1::2, 1] = 0, 102
     pairs = torch.zeros(3, 2, 2, 2, dtype=torch.uint8)
     pairs[:, 1] = 51
-    assert batch_norm_gap(model, pairs, task) == pytest.approx(math.sqrt(2), rel=1e-6)
-    assert batch_norm_gap(model, task, task) == 0
+    assert batch_norm_gap(model, (pairs[:1], pairs[1:]), task) == pytest.approx(math.sqrt(2), rel=1e-6)
+    assert batch_norm_gap(model, (task,), task) == 0
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert model[0].training
     assert not model[0]._forward_pre_hooks
@@ -358,5 +395,33 @@ def test_the_gap_by_hand() -> None:
 
 def test_no_gap_without_batch_norm_or_images() -> None:
     images = torch.zeros(3, 2, 2, 2, dtype=torch.uint8)
-    assert batch_norm_gap(nn.Sequential(nn.Flatten(), nn.Linear(8, 2)), images, images) is None
-    assert batch_norm_gap(nn.Sequential(nn.BatchNorm2d(2)), images[:0], images) is None
+    assert batch_norm_gap(nn.Sequential(nn.Flatten(), nn.Linear(8, 2)), (images, images), images) is None
+    assert batch_norm_gap(nn.Sequential(nn.BatchNorm2d(2)), (images[:0], images[:0]), images) is None
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (128, 128), (129, 128), (300, 300), (700, 0), (513, 1000)])
+def test_the_images_are_those_of_all_members_taken_as_one(first: int, second: int) -> None:
+    members = torch.arange(first + second)
+    found = batch_norm._some(members[:first], members[first:])
+    assert torch.equal(found, members[:: math.ceil(len(members) / 256)])
+
+
+def test_a_few_images_are_moved_to_where_the_network_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images that are streamed lie elsewhere; `meta` stands for a GPU."""
+    seen: list[Tensor] = []
+    kinds: list[str] = []
+
+    def moments(model: nn.Module, layers: Any, images: Tensor) -> list[tuple[Tensor, Tensor]]:
+        seen.append(images)
+        return [(torch.full((2,), float(len(seen))), torch.ones(2))]
+
+    def autocast(kind: str, **_: Any) -> Any:
+        kinds.append(kind)
+        return nullcontext()
+
+    monkeypatch.setattr(batch_norm, "_moments", moments)
+    monkeypatch.setattr(torch, "autocast", autocast)
+    images = torch.zeros(2000, 2, 2, 2, dtype=torch.uint8)
+    assert batch_norm_gap(nn.Sequential(nn.BatchNorm2d(2)).to("meta"), (images, images), images[:300]) == 1
+    assert [(given.device.type, len(given)) for given in seen] == [("meta", 250), ("meta", 150)]
+    assert kinds == ["meta"]

@@ -38,7 +38,9 @@ def test_names_and_summaries(name: str) -> None:
 
 
 def test_unknown_method() -> None:
-    with pytest.raises(ValueError, match="there is no method 'irn'; there are erm, oracle, ipg, joint, continuous"):
+    with pytest.raises(
+        ValueError, match=r"no method 'irn'; did you mean irm\? There are erm, oracle, ipg, joint, continuous"
+    ):
         method_class("irn")
 
 

@@ -96,6 +96,29 @@ def test_the_fit_is_the_minimum(penalty: float) -> None:
     assert slopes[1].abs().max() < 1e-7
 
 
+def test_the_fit_without_biases_is_the_minimum_without_biases() -> None:
+    inputs, label, weight, bias = problem()
+    kept = kept_channels(energies(inputs, label, weight, bias, "class"), 0.3)
+    weight, bias = fit_kept(inputs, label, kept, penalty=1.0, biased=False)
+    assert not bias.any()
+    weight.requires_grad_()
+    parts = [F.cross_entropy(inputs[label == k] @ weight.T, label[label == k]) for k in range(2)]
+    loss = sum(parts) / 2 + 1 / (2 * len(inputs)) * weight.square().sum()
+    (slope,) = torch.autograd.grad(torch.as_tensor(loss), [weight])
+    assert slope[kept == 1].abs().max() < 1e-7
+    assert (weight - fit_kept(inputs, label, kept, penalty=1.0)[0]).abs().max() > 1e-3
+
+
+def test_a_head_without_biases_is_fitted_as_it_is(config: RunConfig, make_table: Callable[..., ImageTable]) -> None:
+    """Bright images, so that a bias that is fitted and then dropped would be missed."""
+    table = make_table(train=60, validation=40, test=20)
+    table = replace(table, images=(table.images.float() * 0.2 + 200).byte())
+    model = nn.Sequential(nn.Flatten(), nn.Linear(table.images[0].numel(), 2, bias=False))
+    given = config.with_changes(epochs=1, learning_rate=1e-6)
+    outcome = train(given, replace(gather(given, table=table), model=model))
+    assert outcome.rows[-1]["validation"]["average"] > 0.9
+
+
 def test_a_class_without_images_weighs_nothing() -> None:
     inputs, label, _, _ = problem()
     weight, bias = fit_kept(inputs, label, torch.ones(3, 8, dtype=torch.float64), penalty=1.0)

@@ -123,6 +123,19 @@ def test_a_pretrained_second_network_keeps_all_but_its_head(toy: Any) -> None:
     assert not torch.equal(second[2].weight, model[2].weight)
 
 
+@pytest.mark.parametrize(
+    ("settings", "kept"), [({"batch_norm": "eval"}, True), ({"weights": "pretrained"}, True), ({}, False)]
+)
+def test_both_networks_keep_their_statistics_or_neither_does(toy: Any, settings: dict[str, str], kept: bool) -> None:
+    """As `batch_norm` says; for a network that starts from weights `auto` is `eval`."""
+    model = nn.Sequential(toy.network()[0], nn.BatchNorm1d(5).double(), nn.Linear(5, 3).double())
+    method = toy.method("lff", model, **settings)
+    second = method.biased.model
+    method.step(part(toy, 0, *range(12)))
+    assert second.training
+    assert torch.equal(second[1].running_mean, torch.zeros(5, dtype=torch.float64)) is kept
+
+
 def test_the_second_optimizer_follows_the_rate(toy: Any) -> None:
     model = toy.network()
     method = toy.method("lff", model, rate=0.5)

@@ -73,17 +73,18 @@ def test_the_mean_difference_counts() -> None:
     assert direction.abs().tolist() == [[1.0], [0.0]]
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
-def test_it_is_training_on_projected_features(kind: Any, toy: Any) -> None:
-    """The projection explicit, the head unfolded."""
+@pytest.mark.parametrize("decay", [0.0, 1e-4, 0.1])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_it_is_training_on_projected_features(kind: Any, decay: float, toy: Any) -> None:
+    """The projection explicit, the head unfolded: what weight decay makes of it is then the optimizer's matter."""
     model = network(toy)
     look = model[:-1]
     weight, bias = (value.detach().clone().requires_grad_() for value in model[-1].parameters())
     pairs = pair_set()
     _, _, right = torch.linalg.svd(look(pairs.first.float() / 255) - look(pairs.second.float() / 255))
     projection = torch.eye(5, dtype=torch.float64) - right[:2].T @ right[:2]
-    theirs = kind([weight, bias], lr=0.05)
-    method = ncm(toy, model, optimizer=kind(model[-1].parameters(), lr=0.05))
+    theirs = kind([weight, bias], lr=0.05, weight_decay=decay)
+    method = ncm(toy, model, optimizer=kind(model[-1].parameters(), lr=0.05, weight_decay=decay))
     for number in range(5):
         drawn = batch(toy, number)
         value = method.step(drawn)["task_loss"]
@@ -172,7 +173,7 @@ def test_no_step_waits_for_the_device(toy: Any, no_waiting: Any) -> None:
 def test_a_state_goes_on_exactly(toy: Any, tmp_path: Path) -> None:
     def fresh() -> tuple[nn.Sequential, torch.optim.Optimizer, Any]:
         model = network(toy)
-        optimizer = torch.optim.Adam(model[-1].parameters(), lr=0.01)
+        optimizer = torch.optim.Adam(model[-1].parameters(), lr=0.01, weight_decay=0.1)
         return model, optimizer, ncm(toy, model, optimizer=optimizer)
 
     model, optimizer, method = fresh()
@@ -180,6 +181,7 @@ def test_a_state_goes_on_exactly(toy: Any, tmp_path: Path) -> None:
         method.step(batch(toy, number))
     model2, optimizer2, method2 = fresh()
     method2.directions.zero_()  # what is kept must come from the state
+    method2.weight.zero_()
     model2.load_state_dict(model.state_dict())
     optimizer2.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     save_checkpoint(tmp_path / "state", method.state_dict())

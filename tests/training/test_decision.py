@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ipg.classifier import open_run
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
-from ipg.evaluation.decision import decide
+from ipg.evaluation.decision import decide, moved
 from ipg.evaluation.groups import evaluate, logits, metrics
 from ipg.evaluation.selection import select
 from ipg.rationale import find_head
@@ -58,6 +58,28 @@ def test_epochs_are_chosen_by_what_they_are_worth_with_their_line(settings: Make
     for one, other in zip(plain.rows, drawn.rows, strict=True):
         assert other["validation"]["worst_group"] >= one["validation"]["worst_group"]
     assert drawn.rows != plain.rows
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 5])
+def test_in_bf16_the_line_that_scored_is_the_one_that_is_kept(
+    settings: Make, make_table: Callable[..., ImageTable], seed: int
+) -> None:
+    """Biases of 20 make the network round its logits to eighths; no line beside the kept one does better."""
+    table = make_table(validation=400)
+    config = settings(model="linear", epochs=1, seed=seed, precision="bf16", decision="worst_group", learning_rate=1e-9)
+    given = gather(config, table=table)
+    nn.init.constant_(find_head(given.model).bias, 20.0)
+    outcome = train(config, given)
+    part = table.part("validation")
+
+    def score(shift: float) -> float:
+        with moved(find_head(outcome.model), torch.tensor([0.0, shift])):
+            worst: float = evaluate(outcome.model, part, autocast=torch.bfloat16)["worst_group"]
+        return worst
+
+    shown = outcome.rows[-1]["validation"]["worst_group"]
+    assert shown == score(0.0)
+    assert shown == max(score(shift) for shift in torch.arange(-0.5, 0.5, 0.02).tolist())
 
 
 def test_the_line_goes_where_the_run_goes(settings: Make, materials: Gather, tmp_path: Path) -> None:

@@ -163,21 +163,49 @@ def faults():
     for _ in range(5):
         torch.ones(2**23)  # 32 MiB: 8,192 pages, unless they are large
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-keep_freed_memory()
-faults()
-print(faults())
+with keep_freed_memory():
+    faults()
+    print(faults())
 """
+RESIDENT = """
+import torch
+from pathlib import Path
+from ipg.config import RunConfig
+from ipg.training.device import keep_freed_memory, numerics
+def held():  # MiB
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+def work():
+    del (block := [torch.ones(2**23) for _ in range(10)])[:]  # 320 MiB, freed again
+    return held()
+device = torch.device("cpu")
+before = work()
+with numerics(RunConfig(), device):
+    with keep_freed_memory():  # as the first of two stages
+        work()
+    inside = work()
+print(before, inside, held(), work())
+"""
+
+
+def told(script: str, **settings: str) -> list[int]:
+    """The numbers that `script` prints in a process whose C library is told `settings` and nothing else."""
+    rest = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env={**rest, **settings}, capture_output=True, text=True, check=True)
+    return [int(word) for word in done.stdout.split()]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc can be told")
 def test_freed_memory_is_used_again_instead_of_coming_anew() -> None:
-    def pages(**settings: str) -> int:
-        told = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-        command = [sys.executable, "-c", PAGES]
-        done = subprocess.run(command, env={**told, **settings}, capture_output=True, text=True, check=True)
-        return int(done.stdout)
-
-    kept = pages()
-    left_alone = pages(MALLOC_ARENA_MAX="8")  # a setting of the user's, so nothing is changed
+    (kept,) = told(PAGES)
+    (left_alone,) = told(PAGES, MALLOC_ARENA_MAX="8")  # a setting of the user's, so nothing is changed
     assert kept < 100
     assert left_alone > 10 * max(kept, 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc can be told")
+def test_after_a_run_freed_memory_goes_back_as_before() -> None:
+    before, inside, left, after = told(RESIDENT)
+    assert inside > before + 250  # also after a run inside it has ended
+    assert left < before + 80
+    assert after < before + 80

@@ -22,7 +22,9 @@ from ipg.evaluation.selection import select
 from ipg.guidance import CollapseError, NonFiniteError
 from ipg.models import build_model
 from ipg.seeds import derive_seed
+from ipg.training import loop
 from ipg.training.folder import FolderError
+from ipg.training.interrupt import Interrupted, StopRequest
 from ipg.training.loop import Outcome, train
 from ipg.training.materials import Materials, gather
 from ipg.training.optimization import class_weights, learning_rate
@@ -244,6 +246,15 @@ def test_a_rule_without_what_it_measures(
         train(config, materials(config), evaluate_on=evaluate_on)
 
 
+def test_held_out_pairs_of_which_there_are_none(settings: Make, materials: Gather) -> None:
+    """An empty set measures as little as no set."""
+    config = settings(selection="pairs")
+    given = materials(config)
+    assert given.held_out is not None
+    with pytest.raises(ValueError, match="selection='pairs' needs held-out pairs and there are none"):
+        train(config, replace(given, held_out=given.held_out.take(torch.arange(0))))
+
+
 def test_data_without_validation_images(settings: Make, make_table: Callable[..., ImageTable]) -> None:
     config = settings("ipg", epochs=1)
     outcome = train(config, gather(config, table=make_table(validation=0)))
@@ -270,6 +281,72 @@ def test_a_collapse_ends_the_run_and_names_remedies(settings: Make, materials: G
     nn.init.zeros_(given.model.head.weight)  # type: ignore[union-attr, arg-type]
     with pytest.raises(CollapseError, match=r"the model has collapsed: .* Remedies: warm the learning rate up"):
         train(config, given)
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """After which iterations runs are checked."""
+    found: list[int] = []
+    check = loop.Training._check
+
+    def noting(run: loop.Training) -> dict[str, float]:
+        found.append(run.progress.step)
+        return check(run)
+
+    monkeypatch.setattr(loop.Training, "_check", noting)
+    return found
+
+
+@pytest.mark.parametrize("pause", [0.0, 1e9])
+def test_when_a_run_is_checked_is_no_matter_of_the_clock(
+    settings: Make, materials: Gather, monkeypatch: pytest.MonkeyPatch, checks: list[int], pause: float
+) -> None:
+    """Each 64th iteration of the run, and the last of every epoch."""
+    monkeypatch.setattr(loop, "LOOK_SECONDS", pause)
+    config = settings(epochs=2, steps=100, model="linear")
+    train(config, materials(config))
+    assert checks == [64, 100, 128, 192, 200]
+
+
+def test_a_resumed_run_is_checked_after_the_same_iterations(
+    settings: Make, materials: Gather, monkeypatch: pytest.MonkeyPatch, checks: list[int], tmp_path: Path
+) -> None:
+    config = settings(epochs=2, steps=100, model="linear")
+    between: Callable[..., None] = loop.Training._between_steps
+
+    def stopping(run: loop.Training, request: StopRequest) -> None:
+        request.made = run.progress.step in (30, 64, 150)
+        between(run, request)
+
+    monkeypatch.setattr(loop.Training, "_between_steps", stopping)
+    for _ in range(3):
+        with pytest.raises(Interrupted):
+            train(config, materials(config), folder=tmp_path)
+    train(config, materials(config), folder=tmp_path)
+    assert checks == [64, 100, 128, 192, 200]
+
+
+@pytest.mark.parametrize("broken", ["collapse", "loss"])
+def test_a_run_that_goes_wrong_ends_alike_at_any_speed(
+    settings: Make, materials: Gather, monkeypatch: pytest.MonkeyPatch, checks: list[int], broken: str
+) -> None:
+    """The network it leaves and what is said of it, however often somebody looks."""
+    ends: list[tuple[str, Tensor]] = []
+    for pause in (0.0, 1e9):
+        monkeypatch.setattr(loop, "LOOK_SECONDS", pause)
+        config = settings("ipg" if broken == "collapse" else "erm", epochs=1, steps=100, every=1, pair_batch=12)
+        given = materials(config)
+        if broken == "collapse":
+            nn.init.zeros_(given.model.head.weight)  # type: ignore[union-attr, arg-type]
+        else:
+            nn.init.constant_(given.model.head.bias, math.inf)  # type: ignore[union-attr, arg-type]
+        with pytest.raises((CollapseError, NonFiniteError)) as caught:
+            train(config, given)
+        ends.append((str(caught.value), bits(given.model)))
+    (said, left), (also_said, also_left) = ends
+    assert checks == [64, 64]
+    assert said == also_said
+    assert torch.equal(left.nan_to_num(), also_left.nan_to_num())
 
 
 def test_pairs_that_are_needed_and_missing_leave_no_folder(settings: Make, materials: Gather, tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from ipg.collectives import Peers
 from ipg.config import RunConfig
 from ipg.data.augment import Augmentation
 from ipg.data.batches import Batches
@@ -67,6 +68,29 @@ def test_means_go_on_from_a_state() -> None:
     for one in (means, resumed):
         one.add({"loss": torch.tensor(6.0)})
     assert resumed.numbers() == means.numbers() == {"loss": 3.0, "more": 4.0}
+
+
+class Two(Peers):
+    """Another process whose sums are three times as large."""
+
+    def __init__(self) -> None:
+        super().__init__(alone=True)
+        self.size = 2
+
+    def mean_(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            tensor *= 2
+
+
+def test_means_over_processes_leave_the_sums_alone() -> None:
+    """Or what an epoch comes to would depend, by rounding, on how often somebody has looked."""
+    means = Means()
+    means.add({"loss": torch.tensor(1.0)})
+    before = {name: total.clone() for name, total in means.state_dict().items()}
+    for _ in range(2):
+        assert means.over(Two()).state_dict()["loss"].tolist() == [2.0, 2.0]
+    assert all(torch.equal(total, before[name]) for name, total in means.state_dict().items())
+    assert means.over(Peers(alone=True)) is means
 
 
 def test_what_is_fed_is_drawn(materials: Callable[[RunConfig], Materials], settings: Callable[..., RunConfig]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -17,18 +18,25 @@ MOST_IMAGES = 256
 
 
 def batch_norm_gap(
-    model: nn.Module, pair_images: Tensor, task_images: Tensor, *, autocast: torch.dtype | None = None
+    model: nn.Module, pair_images: Sequence[Tensor], task_images: Tensor, *, autocast: torch.dtype | None = None
 ) -> float | None:
     """How far the means by channel of pair and task images lie apart at the BatchNorm layer where it is most.
 
     In standard deviations of the task images, as a root mean square over channels; None for a network without such
-    layers. All images are uint8. The model's state is left as it is.
+    layers. The model's state is left as it is.
+
+    Args:
+        model: the network.
+        pair_images: the members of pairs, the first and the second apart; uint8, on any device.
+        task_images: those of the task, likewise.
+        autocast: the dtype the network computes in, where that is not its own.
     """
     layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    if not layers or not len(pair_images) or not len(task_images):
+    if not layers or not sum(map(len, pair_images)) or not len(task_images):
         return None
-    with torch.autocast(task_images.device.type, dtype=autocast, enabled=autocast is not None):
-        pairs, task = (_moments(model, layers, _some(images)) for images in (pair_images, task_images))
+    place = next(model.parameters(), task_images).device
+    with torch.autocast(place.type, dtype=autocast, enabled=autocast is not None):
+        pairs, task = (_moments(model, layers, _some(*images).to(place)) for images in (pair_images, [task_images]))
     gaps = [
         ((mean - task_mean).square() / variance.clamp_min(1e-12)).mean().sqrt()
         for (mean, _), (task_mean, variance) in zip(pairs, task, strict=True)
@@ -43,9 +51,14 @@ def keep_statistics(model: nn.Module) -> None:
             module.eval()
 
 
-def _some(images: Tensor) -> Tensor:
-    """At most `MOST_IMAGES` of `images`, from everywhere among them."""
-    return images[:: -(-len(images) // MOST_IMAGES)]
+def _some(*parts: Tensor) -> Tensor:
+    """At most `MOST_IMAGES` of the images of all `parts`, taken as one, from everywhere among them."""
+    step, before = -(-sum(map(len, parts)) // MOST_IMAGES), 0
+    taken = []
+    for part in parts:
+        taken.append(part[-before % step :: step])
+        before += len(part)
+    return torch.cat(taken)
 
 
 def _moments(model: nn.Module, layers: list[_BatchNorm], images: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -147,7 +147,7 @@ def one_class_predicted(log: RunLog) -> Finding | None:
         "one class predicted",
         "error",
         f"Every validation image gets the same class after epoch {len(log.rows)}, so that pairs agree for no merit.",
-        f"Warm the learning rate up or change it ({log.config.get('learning_rate')}), and train for more epochs; in a "
+        f"Warm the learning rate up or change it ({log.config.get('learning_rate')}), and {_longer(log)}; in a "
         f"guided run raise alpha, too, if the task loss does not fall.",
     )
 
@@ -167,8 +167,8 @@ def validation_at_chance(log: RunLog) -> Finding | None:
         "error",
         f"Accuracy on {images:,} validation images, averaged over classes, is {_percent(balanced)}; guessing gives "
         f"{_percent(chance)}.",
-        "Train longer or at another learning rate, and check labels and images; if --method erm learns the task and "
-        "this run does not, raise alpha.",
+        f"Use another learning rate, or {_longer(log)}; check labels and images; if --method erm learns the task and "
+        f"this run does not, raise alpha.",
     )
 
 
@@ -238,7 +238,7 @@ def pairs_memorised(log: RunLog) -> Finding | None:
 def disagreement_never_falls(log: RunLog) -> Finding | None:
     """The training pairs disagree as much at the end as in the first epoch."""
     first, ends = log.of_steps("disagreement"), log.of_epochs("train_pair_disagreement")
-    if not first or not ends or min(ends) < DISAGREES or min(ends) < (1 - FALLS) * first[0]:
+    if len(log.rows) < 2 or not first or not ends or min(ends) < DISAGREES or min(ends) < (1 - FALLS) * first[0]:
         return None
     return Finding(
         "disagreement never falls",
@@ -246,7 +246,7 @@ def disagreement_never_falls(log: RunLog) -> Finding | None:
         f"{_percent(first[0])} of the training pairs disagreed in the first epoch and {_percent(ends[-1])} after the "
         f"last: the corrections do not get through.",
         f"Correct more often (--every 1, now {_pace(log)}), lower alpha ({log.config.get('alpha')}), "
-        f"train longer, or check that the members of a pair differ in the shortcut alone.",
+        f"check that the members of a pair differ in the shortcut alone, or {_longer(log)}.",
     )
 
 
@@ -256,7 +256,7 @@ def shortcut_in_use(log: RunLog) -> Finding | None:
     if not held_out or held_out[-1] < DISAGREES or pairs_memorised(log) or disagreement_never_falls(log):
         return None
     remedy = (
-        "Use more pairs, correct more often (--every 1), lower alpha, or train longer."
+        f"Use more pairs, correct more often (--every 1), lower alpha, or {_longer(log)}."
         if log.guided
         else "Train with --method ipg, which pairs guide."
     )
@@ -277,8 +277,19 @@ def held_out_pairs_absent(log: RunLog) -> Finding | None:
         "note",
         "There are no held-out pairs, so that nothing can be said about the shortcut; agreement of the training pairs "
         "may be learnt by heart.",
-        "Train with --held-out-pairs 200, which needs validation images.",
+        _more_held_out(log),
     )
+
+
+def _more_held_out(log: RunLog) -> str:
+    """How to get held-out pairs."""
+    build = "`ipg pairs build … --split validation`"
+    pairs, wanted = log.config.get("pairs"), log.config.get("held_out_pairs")
+    if wanted == 0:
+        return "Train with --held-out-pairs 200, which needs validation images."
+    if isinstance(pairs, str):
+        return f"{pairs} has no validation pairs; build them with {build}."
+    return f"Build pairs of validation images with {build} and name their folder with --pairs."
 
 
 # -- margin and BatchNorm --------------------------------------------------------------------------------------------
@@ -362,6 +373,14 @@ def _first_scale(log: RunLog) -> tuple[float, float]:
     """Margin and distance between labels in the first epoch; 0 where there is none."""
     margins, separations = log.of_steps("margin"), log.of_steps("separation")
     return (margins[0], separations[0]) if margins and separations else (0.0, 0.0)
+
+
+def _longer(log: RunLog) -> str:
+    """How to train longer: the folder of a finished run is not gone on with."""
+    return (
+        f"train longer (more --epochs than {log.config.get('epochs', 'these')}, or --from this run's folder to go on "
+        f"from its network; both with another --output)"
+    )
 
 
 def _falls(values: Sequence[float]) -> bool:

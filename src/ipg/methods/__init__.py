@@ -33,6 +33,7 @@ from ipg.methods.shape_only import ShapeOnly
 from ipg.methods.subg import Subg
 from ipg.methods.vrex import Vrex
 from ipg.methods.weighted_joint import WeightedJoint
+from ipg.words import did_you_mean
 
 __all__ = ["METHODS", "STUDIED", "Method", "Setup", "method_class", "parse_options"]
 
@@ -75,5 +76,6 @@ STUDIED: dict[str, type[Method]] = {}
 def method_class(name: str) -> type[Method]:
     """The method of that name; a ValueError lists those there are."""
     if name not in METHODS and name not in STUDIED:
-        raise ValueError(f"there is no method {name!r}; there are {', '.join(METHODS)}")
+        hint = did_you_mean(name, METHODS)
+        raise ValueError(f"there is no method {name!r};{hint}{' T' if hint else ' t'}here are {', '.join(METHODS)}")
     return METHODS.get(name) or STUDIED[name]

@@ -175,7 +175,7 @@ class Method:
         raise TypeError(f"{type(self).__name__} does not say how to refit")
 
     def check(self) -> None:
-        """Raise if training has gone wrong; called when somebody logs, may wait for the device."""
+        """Raise if training has gone wrong; called every few dozen iterations, may wait for the device."""
 
     def close(self) -> None:
         """Leave the network as a plain network, without hooks; called when training ends."""

@@ -11,7 +11,8 @@ the share ρ of channels with the lowest energies is erased from W, and the last
 
     min_{W, b}  1/n Σ_i n/(K n_{y_i}) CE((W ⊙ M) φ_i + b, y_i) + c/(2n) ‖W ⊙ M‖²
 
-on training features, classes alike; ρ is the one of 0.01 to 0.9 that does best on validation images.
+on training features, classes alike, with b = 0 for a last layer without biases; ρ is the one of 0.01 to 0.9 that does
+best on validation images.
 
 He, Xu and Yao, "EvA: Erasing Spurious Correlations with Activations", ICLR 2025: EvA-E, the form that needs no data
 without the shortcut.
@@ -96,7 +97,8 @@ class EvaE(Erm):
         judged = features(model, validation.images).double().cpu()
         best, found = -1.0, (weight, bias)
         for share in SHARES:
-            weight, bias = fit_kept(inputs, label, kept_channels(energy, share), penalty=options.penalty)
+            kept = kept_channels(energy, share)
+            weight, bias = fit_kept(inputs, label, kept, penalty=options.penalty, biased=head.bias is not None)
             right = (judged @ weight.T + bias).argmax(dim=1) == validation.label.cpu()
             if (value := _worth(right.double(), validation, options.judge)) > best:
                 best, found = value, (weight, bias)
@@ -121,15 +123,21 @@ def kept_channels(energy: Tensor, share: float) -> Tensor:
     return torch.ones_like(energy).scatter_(1, order[:, : round(share * energy.shape[1])], 0.0)
 
 
-def fit_kept(inputs: Tensor, label: Tensor, kept: Tensor, *, penalty: float) -> tuple[Tensor, Tensor]:
-    """Weights (K, D), 0 where they are not kept, and biases (K,) of the minimum, by L-BFGS."""
+def fit_kept(
+    inputs: Tensor, label: Tensor, kept: Tensor, *, penalty: float, biased: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Weights (K, D), 0 where they are not kept, and biases (K,) of the minimum, by L-BFGS.
+
+    Where the fit is not `biased`, the biases are 0 and the weights those that do best without any.
+    """
     classes, count = len(kept), len(inputs)
     sizes = torch.bincount(label, minlength=classes).to(inputs.dtype)
     balance = torch.where(sizes > 0, count / (classes * sizes.clamp_min(1)), 0.0)
     weight = torch.zeros_like(kept, requires_grad=True)
-    bias = kept.new_zeros(classes, requires_grad=True)
+    bias = kept.new_zeros(classes, requires_grad=biased)
+    fitted = [weight, bias] if biased else [weight]
     solver = torch.optim.LBFGS(
-        [weight, bias], max_iter=500, tolerance_grad=1e-9, tolerance_change=1e-14, line_search_fn="strong_wolfe"
+        fitted, max_iter=500, tolerance_grad=1e-9, tolerance_change=1e-14, line_search_fn="strong_wolfe"
     )
 
     def loss() -> Tensor:

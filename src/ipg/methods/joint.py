@@ -8,6 +8,9 @@ is not fixed. Here are all readings:
     order=sum               θ ← θ − η (g_T + g_A)
     loss=alignment          g_A = ∇L_A                        (default)
     loss=corrective         g_A = ∇(L_A + L_U)
+
+Differs from the paper, which applies both at every step: with `every` above 1, the default, the iterations between take
+the task loss alone.
 """
 
 from __future__ import annotations

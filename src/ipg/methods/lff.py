@@ -8,7 +8,8 @@ a weight for each image:
     L_D = 1/n Σ_i w_i · CE_D(i),    w_i = l_B(i) / (l_B(i) + l_D(i) + 1e-8)
 
 where l(i) is the moving average of an image's loss (0.7 of the old, 0.3 of the new; the first as it is), divided by the
-largest of its class. D is the network of the run; B is thrown away.
+largest of its class. D is the network of the run; B is thrown away. BatchNorm statistics are kept or updated in both
+alike, as `batch_norm` says.
 
 Differs from the paper: B starts from weights of its own drawn from the seed; of a pretrained network that is the head
 alone. No layer is frozen, as the authors' loader does with ResNet. Losses are not weighted by class.
@@ -27,6 +28,7 @@ from torch.nn import functional as F
 
 from ipg.collectives import find_peers
 from ipg.data.batches import Batch
+from ipg.evaluation.batch_norm import keep_statistics
 from ipg.methods.base import Method, Setup
 from ipg.methods.optimizers import load_optimizer
 from ipg.methods.options import option
@@ -133,4 +135,7 @@ def _second(setup: Setup) -> nn.Module:
         for module in fresh:
             if callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
-    return model.to(device).train()
+    model.to(device).train()
+    if setup.config.suited().batch_norm == "eval":
+        keep_statistics(model)
+    return model

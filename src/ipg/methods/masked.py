@@ -22,6 +22,7 @@ from ipg.collectives import find_peers
 from ipg.config import RunConfig
 from ipg.data.batches import Batch
 from ipg.data.load import list_files
+from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 from ipg.methods.base import NEEDS, Method, Need, Setup
 from ipg.models.image_model import ImageModel
@@ -57,7 +58,7 @@ class Masked(Method):
         """The masks of the training images of `table`, from where the run says they are."""
         if config.masks is None:
             return None  # refused when the method is made
-        listing = list_files(config.data, path=config.data_path, seed=config.seed)
+        listing = list_files(config.data, path=config.data_path, reading=Reading.of(config))
         if listing is None or listing.files != table.names:
             raise ValueError(
                 f"--masks {config.masks}: masks go by the names of image files, and {table.name} has none; take data "

@@ -10,10 +10,10 @@ rank maps both colours to one image, grey in both channels.
 Bai, Ji, Zhou and Inouye, "From Invariant Representations to Invariant Data: Provable Robustness to Spurious
 Correlations via Noisy Counterfactual Matching", 2025 (arXiv:2505.24843).
 
-Differs from the authors' code: there the projection is left out when the head is evaluated. Here it is folded into the
-head, W ← W P, after every update, and the gradient by W is projected before: the same as training on z P, with a head
-that needs no projection any more. Theirs stands on the 512 features of CLIP ViT-B/32, of which timm gives the 768
-before CLIP's own projection; weight decay 1e-4, 40 epochs of batches of 256 at a rate of 1e-3, the rank one of 2 to 12.
+Differs from the authors' code: there the projection is left out when the head is evaluated. Here the head holds W P and
+needs none. W is kept beside it and is what the optimizer moves, along the projected gradient: the same as training on
+z P, also where W decays. Theirs stands on the 512 features of CLIP ViT-B/32, of which timm gives the 768 before CLIP's
+own projection; weight decay 1e-4, 40 epochs of batches of 256 at a rate of 1e-3, the rank one of 2 to 12.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Ncm(Method):
         _check_frozen(network, self.head, setup)
         rank = cast(NcmOptions, self.options).rank
         self.directions: Tensor | None = None  # U, (D, r)
+        self.weight = self.head.weight.detach().clone()  # W, (K, D), of which the head holds W P
         if rank > 0:
             pairs = cast(PairSet, setup.pair_set)
             found = spurious_directions(features(network, pairs.first), features(network, pairs.second), rank)
@@ -84,25 +85,37 @@ class Ncm(Method):
         optimizer.zero_grad()
         loss = self.setup.task_loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
-        if self.directions is not None:
+        if self.directions is None:
+            optimizer.step()
+        else:
             _project_out(cast(Tensor, self.head.weight.grad), self.directions)
-        optimizer.step()
-        if self.directions is not None:
+            self._unfold()
+            optimizer.step()
             self._fold()
         return {"task_loss": loss.detach()}
 
     @torch.no_grad()
+    def _unfold(self) -> None:
+        """Put W into the head, for the optimizer to move."""
+        self.head.weight.copy_(self.weight)
+
+    @torch.no_grad()
     def _fold(self) -> None:
+        """Keep W as the head has it, and put W P there."""
+        self.weight.copy_(self.head.weight)
         _project_out(self.head.weight, cast(Tensor, self.directions))
 
     def state_dict(self) -> dict[str, Any]:
-        """The directions."""
-        return {} if self.directions is None else {"directions": self.directions.clone()}
+        """The directions and W, of which the network holds W P."""
+        if self.directions is None:
+            return {}
+        return {"directions": self.directions.clone(), "weight": self.weight.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the same directions."""
+        """Go on with the same directions and the same W."""
         if self.directions is not None:
             self.directions.copy_(state["directions"])
+            self.weight.copy_(state["weight"])
 
 
 def _project_out(rows: Tensor, directions: Tensor) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -26,8 +27,10 @@ __all__ = [
     "set_random_state",
 ]
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 """As malloc.h has them."""
+_USUAL = {_M_MMAP_MAX: 65536, _M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 64 << 20}
+"""What glibc's own settings, which rise with the blocks that are freed, come to where those are large."""
 
 
 def resolve_device(name: str) -> torch.device:
@@ -61,15 +64,15 @@ LONG = 2000
 
 @contextmanager
 def numerics(config: RunConfig, device: torch.device, *, iterations: int | None = None) -> Iterator[None]:
-    """Set the precision of fp32 products and the choice of kernels for a run, and set them back afterwards.
+    """Set the precision of fp32 products, the choice of kernels and the use of freed memory for a run, and set them
+    back afterwards.
 
     Trying all kernels of every convolution takes longer than a run of few `iterations`, which takes those that cuDNN
     thinks best.
     """
     if device.type != "cuda":
-        if device.type == "cpu":
-            keep_freed_memory()
-        yield
+        with keep_freed_memory() if device.type == "cpu" else nullcontext():
+            yield
         return
     switches = _tf32_switches()
     before = [getattr(place, name) for place, name, _ in switches]
@@ -92,19 +95,48 @@ def numerics(config: RunConfig, device: torch.device, *, iterations: int | None 
         torch.backends.cudnn.benchmark = benchmark
 
 
-def keep_freed_memory() -> None:
-    """Let the C library keep what this process frees for what it asks for next.
+_keepers = 0
+_keepers_lock = threading.Lock()
+
+
+@contextmanager
+def keep_freed_memory() -> Iterator[None]:
+    """Inside, the C library keeps what this process frees for what it asks for next.
 
     Otherwise every large activation is given back to the system and comes anew, page by page and zeroed: with
     photographs that is close to half of an iteration. Only glibc is told, and only where its `MALLOC_…` settings and
-    tunables are left alone.
+    tunables are left alone. When the last of those inside leaves, what is free is given back.
     """
+    library = _glibc()
+    if library is not None:
+        _count_keepers(library, 1)
+    try:
+        yield
+    finally:
+        if library is not None:
+            _count_keepers(library, -1)
+
+
+def _count_keepers(library: ctypes.CDLL, change: int) -> None:
+    """Tell `library` as the first comes and as the last goes: runs may lie inside others, or beside them in threads."""
+    global _keepers
+    with _keepers_lock:
+        before, _keepers = _keepers, _keepers + change
+        if not before:
+            library.mallopt(_M_MMAP_MAX, 0)
+            library.mallopt(_M_TRIM_THRESHOLD, -1)  # nothing is given back
+        elif not _keepers:
+            for setting, value in _USUAL.items():
+                library.mallopt(setting, value)
+            library.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """The C library, where it is glibc and the user has not told it anything."""
     if sys.platform != "linux" or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_MAX, 0)
-        mallopt(_M_TRIM_THRESHOLD, -1)  # nothing is given back
+        return None
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
 
 
 def _tf32_switches() -> list[tuple[Any, str, tuple[Any, Any]]]:

@@ -6,7 +6,8 @@
 
 The state after a step is a function of the configuration and the step alone: the order of an epoch comes from the
 seed, everything else that is random has its state in the checkpoint. So a killed run ends with the same bits, on
-a CPU; on a GPU only deterministic kernels can promise it.
+a CPU; on a GPU only deterministic kernels can promise it. A run that goes wrong is ended at a step that depends on
+nothing else either: the clock decides when it is shown and saved, never what comes of it.
 """
 
 from __future__ import annotations
@@ -14,25 +15,21 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ipg.collectives import GlobalCrossEntropy
 from ipg.config import RunConfig
 from ipg.data.augment import Augmentation
 from ipg.data.batches import Batches
 from ipg.data.table import ImageTable
-from ipg.evaluation.batch_norm import batch_norm_gap, keep_statistics
-from ipg.evaluation.decision import decide, movable_head, moved
-from ipg.evaluation.groups import metrics
-from ipg.evaluation.pairs import pair_disagreement
-from ipg.evaluation.selection import select
+from ipg.evaluation.batch_norm import keep_statistics
 from ipg.guidance import CollapseError, NonFiniteError
 from ipg.methods import Method, Setup, method_class
 from ipg.methods.optimizers import load_optimizer
@@ -52,35 +49,27 @@ from ipg.training.device import (
 from ipg.training.distributed import Team
 from ipg.training.engine import compile_model, compiling, lay_out, resolve
 from ipg.training.folder import FIRST_STAGE, RunFolder
+from ipg.training.identity import identify, settled
 from ipg.training.interrupt import Interrupted, StopRequest, stop_on_signals
+from ipg.training.judging import Judge
 from ipg.training.listeners import FirstStage, Listener
 from ipg.training.materials import Materials
 from ipg.training.memory import OutOfMemoryError, fitting_batch
 from ipg.training.optimization import class_weights, learning_rate, make_optimizer, set_rate
+from ipg.training.outcome import Outcome, Progress
 from ipg.training.provenance import provenance
-from ipg.training.start import network_name
 from ipg.training.stepping import EagerStep, Means, PairFeed
 
 __all__ = ["Outcome", "Training", "settled", "train"]
 
-_NO_MATTER = ("device", "data_path", "engine", "resident")
-"""Settings that may change when a run is taken up again."""
+CHECK_STEPS = 64
+"""Iterations after which a run is checked for what ends it, beside the end of an epoch: by their number and not by the
+clock, so that a run ends alike on machines of any speed. The device is waited for, for less than a thousandth of the
+time at 1 ms an iteration."""
 LOOK_SECONDS = 0.5
-"""How often the device is asked how it goes."""
+"""How often the listeners are told how it goes."""
 SAVE_SECONDS = 60.0
 """How often a checkpoint is written inside an epoch; one is written at the end of each anyway."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A finished run."""
-
-    model: nn.Module
-    """The network with the weights of the kept epoch."""
-    rows: Sequence[dict[str, Any]]
-    """A row an epoch, as in `metrics.jsonl`."""
-    result: dict[str, Any]
-    """What `result.json` holds."""
 
 
 def train(
@@ -115,7 +104,7 @@ def train(
         stack.enter_context(team.together())
         stack.enter_context(own_randomness(device))
         stack.enter_context(numerics(config, device, iterations=_iterations(config, materials.table)))
-        identity, origin = _identity(config, materials, device)
+        identity, origin = identify(config, materials, device)
         team.check_same("settings or data", identity)
         listeners = listeners if team.leads else ()
         first = _first_stage(config, materials, folder, listeners)
@@ -143,40 +132,6 @@ def _first_stage(
     return train(before, own, folder=place, listeners=[FirstStage(one) for one in listeners], evaluate_on=())
 
 
-def _identity(config: RunConfig, materials: Materials, device: torch.device) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What makes a run this run and no other, and where it comes from."""
-    settings = {key: value for key, value in settled(config).items() if key not in _NO_MATTER}
-    pairs, held_out, masks, table = materials.pairs, materials.held_out, materials.masks, materials.table
-    origin = {
-        **provenance(device),
-        "data_path": config.data_path,
-        "named": materials.named,
-        "network": network_name(config, materials.model),
-        "classes": list(table.classes),
-        "shape": list(table.images.shape[1:]),
-        "pairs": 0 if pairs is None else len(pairs),
-        "held_out_pairs": 0 if held_out is None else len(held_out),
-        **({} if masks is None else {"masks": int((masks.amax(dim=(1, 2, 3)) > 0).sum())}),
-    }
-    return {"config": settings, "data": materials.fingerprints()}, {"origin": origin}
-
-
-def settled(config: RunConfig) -> dict[str, Any]:
-    """The flat configuration with all of the method's own options, each of its type."""
-    return config.flat() | asdict(parse_options(method_class(config.method), config.options))
-
-
-@dataclass
-class _Progress:
-    """Where a run is; part of every checkpoint."""
-
-    step: int = 0
-    seconds: float = 0.0
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    kept: dict[str, Tensor] = field(default_factory=dict)
-    """Weights of the epoch that the selection rule keeps."""
-
-
 class Training:
     """The parts of a run, put together once."""
 
@@ -193,21 +148,12 @@ class Training:
         self.config, self.device, self.listeners, self.team = config, device, listeners, team
         self.home: RunFolder | None = None
         kind = method_class(config.method)
-        table = materials.table
-        train_table = table.part("train")
-        if evaluate_on is None:
-            evaluate_on = [split for split in table.splits if split != "train"]
-        elif "train" in evaluate_on:
-            raise ValueError("evaluate_on names the train split, whose images are not evaluated")
-        self.parts = {split: table.part(split) for split in evaluate_on}
-        self.validation = table.part("validation") if "validation" in table.splits else None
-        if self.validation is not None and len(self.validation) == 0:
-            self.validation = None
-        self.pairs, self.held_out = materials.pairs, materials.held_out
-        self._check_selection()
+        trained_on = materials.pairs if "pairs" in kind.needs and len(materials.pairs or ()) else None
         self.autocast = autocast_dtype(config)
         self.model = lay_out(materials.model, config, device)
-        self._check_decision()
+        self.fast = compile_model(self.model, config)
+        self.judge = Judge(config, materials, evaluate_on, self.model, self.fast, team, trained_on)
+        train_table, self.validation = self.judge.training, self.judge.validation
         self.optimizer = make_optimizer(self.model, config, device)
         compile = config.engine == "compiled"
         views = Augmentation(config.crop, config.flip)
@@ -231,12 +177,11 @@ class Training:
         )
         self.total = config.epochs * len(self.batches)
         sampler = None
-        if "pairs" in kind.needs and self.pairs is not None and len(self.pairs):
+        if trained_on is not None:
             seed, part = derive_seed(config.seed, "pair batches"), (team.index, team.size)
-            sampler = PairSampler(self.pairs, config.pair_batch, seed=seed, part=part)
+            sampler = PairSampler(trained_on, config.pair_batch, seed=seed, part=part)
         feed = PairFeed(sampler, augmentation=views, compile=compile) if sampler is not None else None
         criterion = GlobalCrossEntropy(class_weights(train_table) if config.class_weighted else None)
-        self.fast = compile_model(self.model, config)
         replica = team.replica(self.fast, device, batch_norm=config.batch_norm)
         loss = torch.compile(criterion.to(device), dynamic=False) if compile else criterion.to(device)
         setup = Setup(
@@ -249,7 +194,7 @@ class Training:
             table=train_table,
             make_optimizer=lambda network: make_optimizer(network, config, device),
             validation=self.validation,
-            pair_set=self.pairs,
+            pair_set=materials.pairs,
             masks=masks,
         )
         self.method: Method = kind(setup)
@@ -257,24 +202,8 @@ class Training:
         self.means = Means(compile=compile)
         stepper = EagerStep if config.engine == "eager" else CapturedStep
         self.step: EagerStep = stepper(self.method, self.batches, feed, self.means)
-        self.progress = _Progress()
+        self.progress = Progress()
         self._clock = self._last_look = self._last_save = time.perf_counter()
-
-    def _check_selection(self) -> None:
-        """A rule that had nothing to measure would keep the first epoch, whatever it is worth."""
-        rule = self.config.selection
-        if rule != "last" and not len(self.parts.get("validation", ())):
-            raise ValueError(f"selection={rule!r} needs validation images and there are none; use selection='last'")
-        if rule == "pairs" and self.held_out is None:
-            raise ValueError("selection='pairs' needs held-out pairs and there are none; set held_out_pairs above 0")
-
-    def _check_decision(self) -> None:
-        """Before training rather than after its first epoch."""
-        if (rule := self.config.decision) == "argmax":
-            return
-        if self.validation is None:
-            raise ValueError(f"decision={rule!r} needs validation images and there are none; use decision='argmax'")
-        movable_head(self.model)
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -331,24 +260,19 @@ class Training:
         self.method.refit(self.model, validation)
         self._end_epoch(self.config.epochs + 1)
 
-    def _selected(self) -> int:
-        """The row whose network is kept: the rule's choice, or the one after a refit."""
-        rows = self.progress.rows
-        return len(rows) - 1 if len(rows) > self.config.epochs else select(self.config.selection, rows)
-
     def _between_steps(self, request: StopRequest) -> None:
-        now = time.perf_counter()
+        step, now = self.progress.step, time.perf_counter()
+        last = step % len(self.batches) == 0  # of its epoch, which is checked and saved at its end
+        if step % CHECK_STEPS == 0 and not last:
+            self._check()
         look, save, stop = self.team.agree(
-            now - self._last_look >= LOOK_SECONDS,
-            now - self._last_save >= SAVE_SECONDS,
-            request.made,
-            step=self.progress.step,
+            now - self._last_look >= LOOK_SECONDS, now - self._last_save >= SAVE_SECONDS, request.made, step=step
         )
         if look:
             self._last_look = now
-            self._look()
-        if self.progress.step % len(self.batches) == 0:
-            return  # the epoch's own checkpoint follows at once
+            self._tell(self.means.over(self.team.peers).numbers())
+        if last:
+            return
         if save or stop:
             self._save()
         if stop:
@@ -357,63 +281,40 @@ class Training:
     def _stop(self) -> NoReturn:
         raise Interrupted(f"stopped after {self.progress.step} of {self.total} iterations")
 
-    def _look(self) -> dict[str, float]:
-        """Ask the device how it goes, stop if it goes wrong, tell the listeners."""
-        self.means.average(self.team.peers)
-        means = self.means.numbers()
+    def _check(self) -> dict[str, float]:
+        """Ask the device how it goes and stop if it goes wrong; gives the means of this epoch so far."""
+        means = self.means.over(self.team.peers).numbers()
         self.method.check()
         if not math.isfinite(means.get("task_loss", 0.0)):
             raise NonFiniteError(
                 f"the loss is NaN or infinite by iteration {self.progress.step}. Likely causes: a NaN in the images, "
                 f"or a learning rate that is too high ({self.config.learning_rate:g})."
             )
+        return means
+
+    def _tell(self, means: dict[str, float]) -> None:
         rate = learning_rate(self.progress.step - 1, self.total, self.config)
         for listener in self.listeners:
             listener.progress(self.progress.step, means | {"learning_rate": rate})
-        return means
 
     def _end_epoch(self, epoch: int) -> None:
-        means = self._look()
+        means = self._check()
+        self._tell(means)
         row: dict[str, Any] = {"epoch": epoch, "step": self.progress.step, "seconds": None}
         row["learning_rate"] = learning_rate(self.progress.step - 1, self.total, self.config)
         row["train"] = means
         self.team.settle(self.model)
-        with self._decided(row):
-            self._evaluate(row)
+        with self.judge.decided(row):
+            self.judge.evaluate(row)
             self._tick()
             row["seconds"] = round(self.progress.seconds, 3)
             self.progress.rows.append(row)
-            if self._selected() == len(self.progress.rows) - 1:
+            if self.progress.selected(self.config) == len(self.progress.rows) - 1:
                 self.progress.kept = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.means.reset()
         self._save()
         for listener in self.listeners:
             listener.epoch(row)
-
-    @contextmanager
-    def _decided(self, row: dict[str, Any]) -> Iterator[None]:
-        """The network with the line between classes drawn as the configuration says; training goes on without."""
-        if self.config.decision == "argmax" or self.validation is None:
-            yield
-            return
-        said = self.team.logits(self.fast, self.validation.images, autocast=self.autocast)
-        offsets = decide(said, self.validation, self.config.decision)
-        row["offsets"] = offsets.tolist()
-        with moved(movable_head(self.model), offsets):
-            yield
-
-    def _evaluate(self, row: dict[str, Any]) -> None:
-        """Put what the network is worth on all splits and pairs into `row`."""
-        for split, part in self.parts.items():
-            said = self.team.logits(self.fast, part.images, autocast=self.autocast)
-            row[split] = metrics(said, part, training=self.batches.table)
-        row["pair_disagreement"] = pair_disagreement(self.fast, self.held_out, autocast=self.autocast)
-        trained_on = self.pairs if self.sampler is not None else None
-        row["train_pair_disagreement"] = pair_disagreement(self.fast, trained_on, autocast=self.autocast)
-        if trained_on is not None and self.config.batch_norm == "train":
-            both = torch.cat([trained_on.first, trained_on.second])
-            gap = batch_norm_gap(self.model, both, self.batches.table.images, autocast=self.autocast)
-            row |= {} if gap is None else {"batch_norm_gap": gap}
 
     def _finish(self) -> Outcome:
         self.model.load_state_dict(self.progress.kept)
@@ -426,20 +327,8 @@ class Training:
         return Outcome(self.model, self.progress.rows, result)
 
     def _result(self) -> dict[str, Any]:
-        rows = self.progress.rows
-        kept, final = rows[self._selected()], rows[-1]
-
-        def summary(row: dict[str, Any]) -> dict[str, Any]:
-            test = row.get("test") or {}
-            return {**test, "pair_disagreement": row["pair_disagreement"]}
-
         return {
-            "config": settled(self.config),
-            "selection": self.config.selection,
-            "selected_epoch": kept["epoch"],
-            **({"offsets": kept["offsets"]} if "offsets" in kept else {}),
-            "metrics": summary(kept),
-            "last_metrics": summary(final),
+            **self.progress.result(self.config),
             "seconds": round(self._earlier + self.progress.seconds, 3),
             "preparing_seconds": round(self.step.preparing, 3),
             **provenance(self.device),
@@ -459,7 +348,7 @@ class Training:
         if self.home is None:
             return
         self._tick()
-        self.means.average(self.team.peers)
+        means = self.means.over(self.team.peers)
         self.team.settle(self.model)
         if not self.team.leads:
             return
@@ -469,7 +358,7 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
             "method": self.method.state_dict(),
             "sampler": self.sampler.state_dict() if self.sampler is not None else None,
-            "means": self.means.state_dict(),
+            "means": means.state_dict(),
             "random": random_state(self.device),
         }
         self.home.save(state, self.progress.rows)
@@ -478,7 +367,7 @@ class Training:
         state = self.team.first(self.home.load) if self.home is not None else None
         if state is None:
             return
-        self.progress = _Progress(**state["progress"])
+        self.progress = Progress(**state["progress"])
         self.model.load_state_dict(state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
         self.method.load_state_dict(state["method"])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ipg.config import RunConfig
 from ipg.data.load import load
+from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 from ipg.evaluation.features import features
 from ipg.methods import method_class
@@ -127,7 +128,7 @@ def gather(
     kind = method_class(config.method)
     named = table is None
     if table is None:
-        table = load(config.data, path=config.data_path, size=config.size, seed=config.seed)
+        table = load(config.data, path=config.data_path, size=config.size, seed=config.seed, reading=Reading.of(config))
     guided = "pairs" in kind.needs
     if isinstance(config.pairs, str):
         made = _read_pairs(config, table, guided=guided)

@@ -65,9 +65,14 @@ class Means:
         for total in self._sums.values():
             total.zero_()
 
-    def average(self, peers: Peers) -> None:
-        """Replace the sums by their means over the processes; those that are the same already stay as they are."""
-        peers.mean_(self._sums.values())
+    def over(self, peers: Peers) -> Means:
+        """The means over the processes. The sums stay as they are, so that looking at them, however often, is free."""
+        if peers.size == 1:
+            return self
+        averaged = Means()
+        averaged._sums = {names: total.clone() for names, total in self._sums.items()}
+        peers.mean_(averaged._sums.values())
+        return averaged
 
     def numbers(self) -> dict[str, float]:
         """The means since the last reset; waits for the device."""
