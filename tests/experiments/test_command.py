@@ -75,6 +75,38 @@ def test_a_study_is_run_and_listed(files: Path) -> None:
         assert f"running  {keys[2]}" in ipg("study", "quick.toml", "--list").out
 
 
+def test_the_list_is_of_the_split_that_is_asked_for(files: Path) -> None:
+    text = (files / "quick.toml").read_text(encoding="utf-8").partition('[[arm]]\nmethod = "erm"\nprotocol = "wild"')[0]
+    for number, split in enumerate(("validation", "test")):
+        (files / "one.toml").write_text(f'metrics_split = "{split}"\n{text}', encoding="utf-8")
+        listed = ipg("study", "one.toml", "--list")
+        assert listed.out.endswith("one: 2 trials, 0 done, 0 running, 0 failed, 2 missing\n")
+        assert ipg("study", "one.toml", "--device", "cpu", "--workers", "1").code == 0
+        assert ipg("study", "one.toml", "--list").out.endswith("2 done, 0 running, 0 failed, 0 missing\n")
+        assert len(read_rows(files / "results" / "one" / "trials.jsonl")) == 2 * (number + 1)
+
+
+def test_what_is_done_is_in_the_table(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a study that names no network, and of an arm that differs from another in an option alone."""
+    monkeypatch.setenv("IPG_COMMIT", "0123456789abcdef")
+    text = (files / "quick.toml").read_text(encoding="utf-8").partition("[[arm]]")[0]
+    plain = '[[arm]]\nmethod = "joint"\nprotocol = "tuned"\nseeds = 1\n'
+    file = files / "two.toml"
+    file.write_text(f'{text}{plain}config = {{ options = {{ order = "sum" }} }}\n', encoding="utf-8")
+    assert ipg("study", "two.toml", "--device", "cpu", "--workers", "1").code == 0
+
+    def seeds() -> list[int]:
+        shown = json.loads(ipg("table", "two.toml", "--format", "json").out)
+        return [arm["seeds"] for arm in shown["arms"]]
+
+    assert seeds() == [1]
+    file.write_text(f"{file.read_text(encoding='utf-8')}{plain}", encoding="utf-8")
+    assert "1 done, 0 running, 0 failed, 1 missing" in ipg("study", "two.toml", "--list").out
+    assert seeds() == [1, 0]
+    assert ipg("study", "two.toml", "--device", "cpu", "--workers", "1").code == 0
+    assert seeds() == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -48,6 +48,22 @@ def test_durations(seconds: float, expected: str) -> None:
     assert duration(seconds) == expected
 
 
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ({"average": 0.4667, "worst_group": 0.0}, "worst group 0.0 %, average 46.7 % in 2.0 s"),
+        ({"average": None, "worst_group": None}, "no figure in 2.0 s"),
+    ],
+)
+def test_figures_have_names(trial: Make, tmp_path: Path, metrics: dict[str, float | None], said: str) -> None:
+    view, _, out = view_of(1, tmp_path)
+    one = trial("erm", seed=0, pairs=0)
+    with view:
+        view.started(one)
+        view.ended(one, Ended(one.key, "done", {"metrics": metrics, "seconds": 2.0}))
+    assert out.getvalue() == f"[1/1] erm (paper), seed 0: {said}\n"
+
+
 def test_a_line_for_each_trial_that_ends(trial: Make, tmp_path: Path) -> None:
     view, clock, out = view_of(4, tmp_path)
     trials = [trial("erm", seed=seed, pairs=0) for seed in range(4)]
@@ -63,11 +79,21 @@ def test_a_line_for_each_trial_that_ends(trial: Make, tmp_path: Path) -> None:
         view.ended(trials[3], Ended(trials[3].key, "done"))  # by another runner
     error = tmp_path / "trials" / trials[1].key / "error.txt"
     assert out.getvalue() == (
-        "[1/4] erm (paper), seed 0: 0.7500 in 2.0 s, 30 s left\n"
+        "[1/4] erm (paper), seed 0: average 75.0 % in 2.0 s, 30 s left\n"
         "erm (paper), seed 1: its process ended with status 1; another goes on with it\n"
         f"[2/4] erm (paper), seed 1: failed: ValueError: no (see {error}), 20 s left\n"
     )
     assert (view.done, view.failed) == (2, 1)
+
+
+def test_a_run_that_broke_off_may_have_no_figure(trial: Make, tmp_path: Path) -> None:
+    view, _, out = view_of(1, tmp_path)
+    one = trial("jtt", pairs=0)
+    row = {"metrics": {"average": None}, "seconds": 2.0, "collapse": "the loss is NaN"}
+    with view:
+        view.started(one)
+        view.ended(one, Ended(one.key, "done", row))
+    assert out.getvalue() == "[1/1] jtt (paper), seed 0: no figure in 2.0 s (the loss is NaN)\n"
 
 
 def test_the_rest_is_told_from_the_pace(trial: Make, tmp_path: Path) -> None:

@@ -138,6 +138,22 @@ def test_the_table_sets_ours_beside_the_papers(small: Path) -> None:
     assert records["IPG, 388 pairs", "average"]["mean"] == ""
 
 
+def test_seeds_that_broke_off_count_as_collapsed(small: Path) -> None:
+    """One with what its network is worth, and one with nothing to measure, which leaves a dash."""
+    found = load_reproduction("small")
+    one, two = found.cells[0].trials
+    collapsed = row(one, 0.66, collapse="the model has collapsed")
+    page = table_of(found, measure(found, [collapsed, row(two, 0.70)])).markdown()
+    assert cells(page, "40 pairs")[3] == "68.0 ± 2.8"
+    assert cells(page, "40 pairs")[8:10] == ["2", "1"]
+    assert "*Collapsed*: seeds that predict one class for every image, or whose training broke off." in page
+    empty = {"average": None, "worst_group": None, "group_mean": None, "groups": {}}
+    broken = row(two, 0.0, collapse="the loss is NaN", metrics=empty)
+    page = table_of(found, measure(found, [collapsed, broken])).markdown()
+    assert cells(page, "40 pairs")[3:7] == ["–", "67.6 ± 1.5", "–", "–"]
+    assert cells(page, "40 pairs")[8:10] == ["2", "2"]
+
+
 def test_the_verdict_counts_what_the_spreads_allow(small: Path) -> None:
     found = load_reproduction("small")
     first, second = found.cells[0], found.cells[1]

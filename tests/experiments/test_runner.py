@@ -160,6 +160,28 @@ def test_a_trial_under_way_goes_on(trial: Make, tmp_path: Path) -> None:
     assert len(read_rows(tmp_path / "other" / "trials.jsonl")) == 1
 
 
+def test_rows_of_the_split_that_is_asked_for_are_made(trial: Make, tmp_path: Path) -> None:
+    """Also of a trial that was stopped when another one was, with its epochs evaluated on that."""
+    trials = [trial("erm", seed=seed) for seed in range(2)]
+
+    def stopping(given: Trial, **options: Any) -> dict[str, Any]:
+        def stop(share: float) -> None:
+            if given.seed == 1 and share == 1:
+                raise KeyboardInterrupt
+
+        return runner.run_trial(given, **options | {"tell": stop})
+
+    with pytest.raises(KeyboardInterrupt, match="1 of 2 trials are done"):
+        run_study(study(*trials, split="validation"), tmp_path, device="cpu", workers=1, run=stopping)
+    for _ in range(2):
+        assert run_study(study(*trials), tmp_path, device="cpu", workers=1) == Tally(2, 0, 0)
+        rows = read_rows(tmp_path / "trials.jsonl")
+        assert [(row["split"], row["seed"]) for row in rows] == [("validation", 0), ("test", 0), ("test", 1)]
+    assert len({row["key"] for row in rows}) == 2
+    run_study(study(*trials, split="validation"), tmp_path, device="cpu", workers=1)
+    assert len(read_rows(tmp_path / "trials.jsonl")) == 4
+
+
 # -- several runners -------------------------------------------------------------------------------------------------
 
 

@@ -57,6 +57,14 @@ def test_nothing_found(plan: Plan) -> None:
         _ = found.config
 
 
+@pytest.mark.parametrize(("values", "in_vain"), [([0.0, 0.0], True), ([0.0, 0.01], False)])
+def test_a_search_in_which_no_trial_beats_a_collapse_was_in_vain(
+    plan: Plan, values: list[float], in_vain: bool
+) -> None:
+    assert Found(plan, [tried(number, value) for number, value in enumerate(values)], {}).in_vain is in_vain
+    assert not Found(plan, [tried(0, None, state="failed")], {}).in_vain
+
+
 def test_the_file_is_the_configuration(plan: Plan, tmp_path: Path) -> None:
     trials = [
         tried(0, 0.25),

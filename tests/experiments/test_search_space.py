@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 
 from ipg.config import ConfigError, RunConfig
-from ipg.experiments.search.space import COMMON, SETTLED, configure, describe, gather_space
+from ipg.experiments.search.space import COMMON, SETTLED, configure, describe, gather_space, warn_of_pace
 from ipg.methods import METHODS, method_class
 from ipg.methods.space import Choice, LogUniform, Range, Uniform, Whole, ZeroOr
 
@@ -19,13 +20,47 @@ def problems(*vary: str, given: tuple[str, ...] = (), method: str = "ipg") -> li
 
 
 def test_the_space_of_ipg_is_the_one_that_is_documented() -> None:
-    assert gather_space(RunConfig()) == {
+    assert gather_space(RunConfig(every=1)) == {
         "alpha": Uniform(0.05, 0.95),
         "tau": ZeroOr(0.0, 1.0),
         "margin": LogUniform(1e-2, 10.0),
     }
     assert COMMON["learning_rate"] == LogUniform(1e-5, 1e-2)
     assert COMMON["epochs"] == Whole(5, 30)
+
+
+@pytest.mark.parametrize(
+    ("every", "low", "high"), [(2, 0.05, 0.5), (4, 0.05, 0.25), (8, 0.025, 0.125), (50, 0.004, 0.02)]
+)
+def test_alpha_is_searched_where_every_times_alpha_is_below_one(every: int, low: float, high: float) -> None:
+    found = gather_space(RunConfig(every=every))["alpha"]
+    assert isinstance(found, Uniform)
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert gather_space(RunConfig(every=every), ["alpha"])["alpha"] == found
+    assert gather_space(RunConfig(method="continuous", every=every))["alpha"] == found
+    assert gather_space(RunConfig(every=every), ["alpha=0.1:0.9"])["alpha"] == Uniform(0.1, 0.9)  # the user's word
+
+
+@pytest.mark.parametrize("every", [1, "auto"])
+def test_alpha_has_its_whole_range_where_corrections_keep_pace(every: int | str) -> None:
+    config = RunConfig.from_mapping({"every": every})
+    assert gather_space(config)["alpha"] == Uniform(0.05, 0.95)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_pace(config, gather_space(config))
+
+
+@pytest.mark.parametrize(
+    ("vary", "warned"),
+    [([], False), (["alpha=0.1:0.2"], False), (["alpha=0.1:0.9"], True), (["every"], True), (["every=1,auto"], False)],
+)
+def test_one_warning_where_alpha_is_tried_beyond_that(vary: list[str], warned: bool) -> None:
+    config = RunConfig()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_pace(config, gather_space(config, vary))
+        warn_of_pace(RunConfig(method="erm"), {"alpha": Uniform(0.1, 0.9)})  # which takes no notice of it
+    assert [("every * alpha is not below 1" in str(w.message)) for w in caught] == [True] * warned
 
 
 def test_what_is_given_is_not_searched_for() -> None:

@@ -55,6 +55,17 @@ def test_rows_that_are_taken_out_are_missing_again(store: Store) -> None:
     assert store.done() == {"b"}
 
 
+def test_rows_of_another_split_do_not_count(tmp_path: Path) -> None:
+    """The trial is the same, what its row reports is not."""
+    searched, tested = Store(tmp_path, "search"), Store(tmp_path, "test")
+    searched.finish(row("a", split="search"))
+    assert (searched.done(), tested.done(), Store(tmp_path).done()) == ({"a"}, set(), {"a"})
+    tested.finish(row("a", split="test"))
+    tested.finish(row("a", split="test"))
+    assert read_rows(tested.rows) == [row("a", split="search"), row("a", split="test")]
+    assert tested.done() == {"a"}
+
+
 @pytest.mark.parametrize("cut", [1, 2, 5, 12, 20])
 def test_a_line_cut_by_a_kill(tmp_path: Path, cut: int) -> None:
     """Also inside a letter of two bytes; a line that lacks its end alone is whole."""
@@ -139,8 +150,14 @@ def files(store: Store, key: str, *names: str) -> Path:
     run = store.trials / key / "run"
     run.mkdir(parents=True, exist_ok=True)
     for name in names:
+        (run / name).parent.mkdir(exist_ok=True)
         (run / name).touch()
     return run
+
+
+def held(folder: Path) -> set[str]:
+    """All files in a folder and below."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 LIGHT = ("config.json", "metrics.jsonl", "result.json", "done")
@@ -164,6 +181,21 @@ def test_what_a_kill_after_the_row_has_left_is_put_away(store: Store) -> None:
     assert {path.name for path in going.iterdir()} == {*LIGHT, *HEAVY}  # it has no row yet
 
 
+def test_the_weights_of_a_first_stage_are_put_away_too(store: Store) -> None:
+    light = {*LIGHT, *(f"first_stage/{name}" for name in LIGHT)}
+    heavy = {*HEAVY, *(f"first_stage/{name}" for name in HEAVY)}
+    finished = files(store, "a", *light, *heavy)
+    store.finish(row("a"))
+    assert held(finished) == light
+    left = files(store, "b", *light, *(name for name in heavy if "/" in name))  # killed while it put them away
+    going = files(store, "c", *light, *heavy)
+    with store.rows.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row("b")) + "\n")
+    store.tidy()
+    assert held(left) == light
+    assert held(going) == light | heavy
+
+
 @pytest.mark.parametrize(
     ("found", "goes_on"),
     [
@@ -172,9 +204,25 @@ def test_what_a_kill_after_the_row_has_left_is_put_away(store: Store) -> None:
         ((*LIGHT, *HEAVY), True),
         (LIGHT, False),
         (("config.json", "checkpoint.safetensors", "failure.json"), False),
+        (("first_stage/done", "first_stage/model.safetensors"), True),
+        (("first_stage/done",), False),
+        (("first_stage/checkpoint.safetensors", "first_stage/failure.json"), False),
     ],
 )
 def test_which_runs_go_on(store: Store, found: tuple[str, ...], goes_on: bool) -> None:
     run = files(store, "a", *found)
     assert store.run_folder("a") == run
-    assert {path.name for path in run.iterdir()} == set(found) if goes_on else not run.exists()
+    assert held(run) == set(found) if goes_on else not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("epochs", "goes_on"),
+    [([], True), ([{"validation": {}, "test": {}}], True), ([{"validation": {}}], False)],
+)
+def test_a_run_that_was_evaluated_on_another_split_begins_anew(
+    tmp_path: Path, epochs: list[dict[str, Any]], goes_on: bool
+) -> None:
+    store = Store(tmp_path, "test")
+    run = files(store, "a", "config.json", "checkpoint.safetensors")
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in epochs), encoding="utf-8")
+    assert store.run_folder("a").exists() is goes_on

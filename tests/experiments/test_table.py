@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from ipg.experiments.arms import arms_of, collapsed, figure_of, published, spread
-from ipg.experiments.study import ADDED, Trial, load_study
+from ipg.data.table import ImageTable
+from ipg.experiments.arms import SUITED, arms_of, collapsed, figure_of, published, same_run, spread
+from ipg.experiments.study import ADDED, Study, Trial, load_study, own_options
 from ipg.experiments.table import fill, main
 from ipg.experiments.tables.long import results_page
+from ipg.experiments.tables.rivals import rivals_table
 from ipg.experiments.tables.rows import measured
 from ipg.experiments.tables.short import dataset_table
 from ipg.experiments.tables.text import NONE
+from ipg.training.materials import suited_model
 
 STUDY = """
 dataset = "colored_mnist"
@@ -390,6 +396,48 @@ def test_collapsed_seeds_are_counted_and_not_left_out(project: Path) -> None:
     assert "71.0 ± 1.4" in text
 
 
+def test_seeds_that_broke_off_count_as_collapsed(project: Path) -> None:
+    """Also with two classes left, as where the watch looked at pairs alone."""
+    file = project / "results" / "first" / "trials.jsonl"
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    rows[3]["collapse"] = "the model has collapsed"
+    write(file, rows)
+    text = " ".join(short_table(project).split())
+    assert "Seeds that predict one class for every image, or whose training broke off: IPG, paper's" in text
+    assert "every 2: 1 of 2." in text
+    assert "71.0 ± 1.4" in text
+    assert "No figure where" not in text
+    page = " ".join(results_page(measured(project / "results", project / "studies"), published(), []).split())
+    assert "*Collapsed*: seeds that predict one class for every image, or whose training broke off." in page
+
+
+def nothing(metrics: dict[str, Any]) -> dict[str, Any]:
+    groups = {name: {"accuracy": None, "count": 0} for name in metrics["groups"]}
+    return {**dict.fromkeys(metrics), "groups": groups}
+
+
+def test_seeds_that_left_nothing_to_measure_are_told_and_leave_a_dash(project: Path) -> None:
+    """A mean over the others would look better than the method is."""
+    for name, place in (("first", 3), ("tuning", 1)):
+        file = project / "results" / name / "trials.jsonl"
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        empty = nothing(rows[place]["metrics"])
+        rows[place] |= {"collapse": "the loss is NaN", "metrics": empty, "last_metrics": empty}
+        write(file, rows)
+    known = measured(project / "results", project / "studies")
+    title = "IPG, paper's settings: 124 pairs, α 0.5, every 2"
+    table = short_table(project)
+    assert cells(table, title)[1:5] == [NONE, "2 of 3", NONE, NONE]
+    told = "No figure where a seed broke off before there was a network to measure:"
+    assert f"{told} {title}: 1 of 2." in " ".join(table.split())
+    page = " ".join(results_page(known, published(), []).split())
+    assert f"{told} IPG: 1 of 2." in page
+    assert f"{told} IPG: 1 of 1." in page  # a study on another split, which has no column of collapses
+    rivals = " ".join(rivals_table(next(study for study in known if study.name == "first"), published()).split())
+    assert f"broke off: IPG: 1 of 2. {told} IPG: 1 of 2." in rivals
+    assert rivals.index("| ERM |") < rivals.index("| IPG |")  # what is not known comes last
+
+
 def test_rows_find_their_arm_by_settings_and_the_rest_is_reported(project: Path) -> None:
     study = load_study(project / "studies" / "first.toml")
     known = row(study.trials[3], 0.7)
@@ -430,6 +478,101 @@ def test_what_a_trial_leaves_open_agrees_with_what_came_of_it(project: Path) -> 
     arms, unknown = arms_of(study, [resolved])
     assert [len(arm.rows) for arm in arms] == [1]
     assert unknown == []
+
+
+JOINT = '[[arm]]\nmethod = "joint"\nprotocol = "tuned"\n'
+SUM = f'{JOINT}config = {{ options = {{ order = "sum" }} }}\n'
+
+
+def joint(project: Path, arms: str) -> Study:
+    """A study of `joint` by default, with `order = "sum"`, or both."""
+    file = project / "studies" / "joint.toml"
+    file.write_text(f'dataset = "colored_mnist"\nseeds = 1\n{arms}', encoding="utf-8")
+    return load_study(file)
+
+
+def came(trial: Trial, average: float, **changes: Any) -> dict[str, Any]:
+    """A row with all that a run settles: every option, the network that was taken, the key."""
+    plain = row(trial, average)
+    config = {**plain["config"], **own_options(trial.config), "model": trial.config.model or "mnist_cnn"}
+    return {**plain, "key": trial.key, "study": trial.study, "config": config, **changes}
+
+
+@pytest.mark.parametrize("key", [True, False])
+def test_a_row_is_not_of_an_arm_that_leaves_its_option_at_the_default(project: Path, key: bool) -> None:
+    """Also where rows are of a time, or a study, that has other keys."""
+
+    def found(study: Study, rows: list[dict[str, Any]]) -> list[list[str]]:
+        if not key:
+            rows = [{name: value for name, value in line.items() if name != "key"} for line in rows]
+        arms, unknown = arms_of(study, rows)
+        assert unknown == []
+        return [[line["config"]["order"] for line in arm.rows] for arm in arms]
+
+    both = joint(project, JOINT + SUM)
+    rows = [came(trial, 0.5) for trial in both.trials]
+    assert found(both, rows[1:]) == [[], ["sum"]]
+    assert found(both, rows[:1]) == [["task_first"], []]
+    assert found(both, rows) == [["task_first"], ["sum"]]
+    assert found(joint(project, SUM), rows[1:]) == [["sum"]]
+
+
+def test_options_agree_whatever_they_were_written_as(project: Path) -> None:
+    """On the command line a number is text, in a row it is a number."""
+    (trial,) = joint(project, JOINT.replace("joint", "joint_weighted")).trials
+    told = replace(trial, config=trial.config.with_changes(options={"weight": "2"}))
+    found = came(told, 0.5, key="of another study")
+    assert found["config"]["weight"] == 2.0
+    assert same_run(found, told)
+    assert not same_run(found, trial)
+
+
+def test_a_trial_that_names_no_network_has_the_row_of_the_one_it_took(project: Path) -> None:
+    study = joint(project, JOINT)
+    (trial,) = study.trials
+    assert trial.config.model is None
+    mine = came(trial, 0.5)
+    assert mine["config"]["model"] == "mnist_cnn"
+    older = {name: value for name, value in mine.items() if name != "key"}
+    for line in (mine, older):
+        (arm,), unknown = arms_of(study, [line])
+        assert (arm.rows, unknown) == ((line,), [])
+    named = {**older, "config": {**older["config"], "model": "linear"}}
+    (arm,), unknown = arms_of(study, [named])
+    assert (arm.rows, unknown) == ((), [named])
+    begun = replace(trial, config=trial.config.with_changes(start="runs/first"))
+    brought = came(begun, 0.5)
+    brought["config"]["model"] = "linear"  # the one that it goes on from
+    assert same_run(brought, begun)
+
+
+def test_networks_that_are_chosen_for_data_are_known(make_table: Callable[..., ImageTable]) -> None:
+    def sized(side: int) -> ImageTable:
+        return replace(make_table(), images=torch.zeros(200, 2, side, side, dtype=torch.uint8))
+
+    assert {suited_model(sized(side)) for side in (8, 27, 28, 63)} == set(SUITED)
+
+
+def test_a_row_by_key_comes_before_one_by_settings(project: Path) -> None:
+    """The study once said in other words what it says now; what it makes now is what counts."""
+    study = joint(project, JOINT)
+    (trial,) = study.trials
+    before, now = came(trial, 0.1, key="another"), came(trial, 0.2)
+    for rows in ([before, now], [now, before]):
+        (arm,), unknown = arms_of(study, rows)
+        assert (arm.rows, unknown) == ((now,), [before])
+    (arm,), unknown = arms_of(study, [before])
+    assert (arm.rows, unknown) == ((before,), [])
+
+
+def test_two_rows_of_one_key_are_refused_and_those_of_another_split_left(project: Path) -> None:
+    study = joint(project, JOINT)
+    (trial,) = study.trials
+    with pytest.raises(ValueError, match="2 rows of joint"):
+        arms_of(study, [came(trial, 0.1), came(trial, 0.2)])
+    searched, tested = came(trial, 0.1, split="search"), came(trial, 0.2)
+    (arm,), unknown = arms_of(study, [searched, tested])
+    assert (arm.rows, unknown) == ((tested,), [searched])
 
 
 def test_two_rows_of_one_trial_are_refused(project: Path) -> None:

@@ -102,6 +102,23 @@ def test_numbers_by_hand(table: StudyTable) -> None:
     assert plain.settings == {"pairs": None, "alpha": None, "copies": None}
 
 
+def test_seeds_that_broke_off_are_told(tmp_path: Path, write: Path, rows: list[dict[str, Any]]) -> None:
+    """With what they are worth, or with a dash where there was nothing to measure."""
+    empty = {**dict.fromkeys(rows[3]["metrics"]), "groups": {}}
+    rows[1] |= {"collapse": "the model has collapsed"}
+    rows[3] |= {"collapse": "the loss is NaN", "metrics": empty, "last_metrics": empty}
+    write.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    table = study_table(measured_of(load_study(tmp_path / "mine.toml"), write), FIGURES)
+    plain, guided, _ = [dict(zip(table.head, line, strict=True)) for line in table.cells]
+    assert (plain["accuracy"], plain["collapsed"]) == ("20.0 ± 10.0 (10.0 to 30.0)", "1")
+    assert (guided["accuracy"], guided["worst group"], guided["collapsed"]) == ("–", "–", "1")
+    notes = " ".join(table.notes)
+    assert "Collapsed: seeds that predict one class for every image, or whose training broke off." in notes
+    assert "No figure where a seed broke off before there was a network to measure: IPG (paper): 1 of 1." in notes
+    for form in FORMATS.values():
+        assert form(table)
+
+
 def test_cells_say_what_a_reader_needs(table: StudyTable) -> None:
     cells = [dict(zip(table.head, line, strict=True)) for line in table.cells]
     plain, guided, missing = cells
@@ -209,6 +226,24 @@ def test_the_command_prints_or_writes(tmp_path: Path, monkeypatch: pytest.Monkey
     for kind in ("latex", "csv", "json", "html"):
         assert ipg("mine.toml", "--format", kind, "--output", f"t.{kind}") == (0, f"Table: t.{kind}\n", "")
         assert (tmp_path / f"t.{kind}").stat().st_size > 300
+
+
+@pytest.mark.usefixtures("write")
+@pytest.mark.parametrize("kind", [*FORMATS, "html"])
+def test_a_table_replaces_itself_and_no_other_file(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = ["mine.toml", "--format", kind, "--output", "t"]
+    for _ in range(2):
+        assert ipg(*line)[0] == 0
+    made = (tmp_path / "t").read_bytes()
+    for theirs in ("", "\\begin{table}\n\\centering\n", "method,seeds\n", '{\n  "a": 1\n}\n', "<html></html>"):
+        (tmp_path / "t").write_text(theirs)
+        code, _, err = ipg(*line)
+        assert code == 2
+        assert f"t exists and is no {kind} table of mine; name another file with --output" in err
+        assert (tmp_path / "t").read_text() == theirs
+    assert ipg(*line, "--force")[0] == 0
+    assert (tmp_path / "t").read_bytes() == made
 
 
 @pytest.mark.usefixtures("write")

@@ -16,8 +16,9 @@ import torch
 from ipg.config import RunConfig
 from ipg.data import load
 from ipg.data.table import ImageTable
+from ipg.evaluation import groups
 from ipg.evaluation.groups import predict
-from ipg.experiments.arms import collapsed
+from ipg.experiments.arms import collapsed, same_run, unmeasured, went_wrong
 from ipg.experiments.study import Trial
 from ipg.experiments.trial import _pack, run_trial
 from ipg.guidance import CollapseError
@@ -163,6 +164,12 @@ def test_a_collapsed_run_has_a_row_of_what_it_is_worth(
     assert (row["selected_epoch"], row["collapse"]) == (None, "the model has collapsed")
     assert set(row) >= ROW
     assert json.loads(json.dumps(row)) == row
+    assert went_wrong(row)
+    assert not unmeasured(row)
+    train = gather(trial().config).table.part("train")
+    shares = [row["metrics"]["groups"][name]["accuracy"] for name in train.group_names]
+    expected = np.mean([shares[group] for group in train.group.tolist()])
+    assert row["metrics"]["average_reweighted"] == pytest.approx(expected)  # or the arm would have none
 
 
 def test_a_run_whose_loss_is_no_number_has_a_row_too(trial: Callable[..., Trial]) -> None:
@@ -172,3 +179,68 @@ def test_a_run_whose_loss_is_no_number_has_a_row_too(trial: Callable[..., Trial]
     assert row["metrics"]["predicted_classes"] == 1
     assert "NaN" not in json.dumps([row["metrics"], row["last_metrics"]])
     assert set(row) >= ROW
+
+
+def test_a_run_that_breaks_off_in_its_first_stage_has_no_figures(trial: Callable[..., Trial]) -> None:
+    """The network that would be evaluated has not seen an image."""
+    row = run_trial(trial("jtt", learning_rate=1e30, optimizer="sgd"))
+    assert row["collapse"].startswith("the loss is NaN or infinite by iteration")
+    for metrics in (row["metrics"], row["last_metrics"]):
+        plain = {name: value for name, value in metrics.items() if name not in ("groups", "environments")}
+        assert {"average", "average_reweighted", "worst_group", "auroc", "pair_disagreement"} <= set(plain)
+        assert plain.pop("predicted_classes") == 0
+        assert set(plain.values()) == {None}
+        assert {group["accuracy"] for group in metrics["groups"].values()} == {None}
+    assert row["predictions"] == ""
+    assert set(row) >= ROW
+    assert unmeasured(row)
+    assert went_wrong(row)
+
+
+def test_a_run_that_breaks_off_after_its_first_stage_has_figures(
+    trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ipg.methods.jtt import Jtt
+
+    def collapse(method: Jtt) -> None:
+        raise CollapseError("the model has collapsed")
+
+    monkeypatch.setattr(Jtt, "check", collapse)
+    row = run_trial(trial("jtt"))
+    assert row["collapse"] == "the model has collapsed"
+    assert row["metrics"]["average"] is not None
+
+
+@pytest.mark.parametrize("method", ["erm", "joint", "jtt"])
+def test_a_row_is_of_the_same_run_as_its_trial(trial: Callable[..., Trial], method: str) -> None:
+    """Though the trial leaves its network, its precision and its options open, and the row tells them."""
+    one = trial(method)
+    assert one.config.model is None
+    assert same_run({**run_trial(one), "key": "of another study"}, one)
+
+
+@pytest.mark.parametrize("breaks_off", [False, True])
+def test_images_are_moved_to_the_device_a_batch_at_a_time(
+    trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch, breaks_off: bool
+) -> None:
+    """The split may be larger than the device's memory."""
+    moved: list[int] = []
+    plain = torch.Tensor.to
+
+    def recorded(tensor: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        if tensor.dtype == torch.uint8 and tensor.ndim == 4:
+            moved.append(len(tensor))
+        return plain(tensor, *arguments, **options)
+
+    def trained(*arguments: Any, **options: Any) -> Any:
+        outcome = train(*arguments, **options)
+        monkeypatch.setattr(torch.Tensor, "to", recorded)
+        if breaks_off:
+            raise CollapseError("the model has collapsed")
+        return outcome
+
+    monkeypatch.setattr(groups, "EVALUATION_BATCH_CPU", 8)
+    monkeypatch.setattr("ipg.experiments.trial.train", trained)
+    row = run_trial(trial("erm", held_out_pairs=0))
+    assert moved == [8] * 5  # 40 images, once
+    assert len(base64.b64decode(row["predictions"])) == 5

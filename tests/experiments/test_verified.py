@@ -55,6 +55,12 @@ def test_other_rows_do_not_count(other: dict[str, Any]) -> None:
     assert verdict("irm", known(batch=5), [row(0, 0.7), row(1, 0.7), row(2, 0.7, **other)]).state == "unverified"
 
 
+def test_a_seed_without_a_figure_does_not_count() -> None:
+    """It broke off before there was a network to measure."""
+    rows = [row(0, 0.7), row(1, 0.7), row(2, 0.7, metrics={"average": None})]
+    assert verdict("irm", known(), rows).reason.endswith("with 2 seeds on one, published 70.0: 3 seeds are needed")
+
+
 def test_the_mean_over_data_sets_is_by_seed() -> None:
     """Seeds 0 to 2 have both: means 70, 71 and 72. Seed 3 has one alone."""
     rows = [row(seed, 0.9) for seed in range(4)] + [row(seed, 0.5 + seed / 50, dataset="two") for seed in range(3)]

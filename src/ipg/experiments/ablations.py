@@ -20,6 +20,7 @@ from torch import Tensor
 from ipg.config import RunConfig
 from ipg.data.batches import Batch
 from ipg.data.load import load
+from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 from ipg.guidance import DrawsPairs, Guidance
 from ipg.methods import STUDIED, parse_options
@@ -136,7 +137,7 @@ def gather_trial(config: RunConfig) -> Materials:
     if config.method != AblatedIpg.name:
         return gather(config)
     options: AblatedOptions = parse_options(AblatedIpg, config.options)
-    table = load(config.data, path=config.data_path, size=config.size, seed=config.seed)
+    table = load(config.data, path=config.data_path, size=config.size, seed=config.seed, reading=Reading.of(config))
     if options.environment != "both":
         table = one_environment(table, ENVIRONMENTS[options.environment])
     materials = gather(config, table=table)

@@ -1,4 +1,13 @@
-"""What the rows of a study say: the trials of each arm, their means and spreads, and the paper's figure beside them."""
+"""What the rows of a study say: the trials of each arm, their means and spreads, and the paper's figure beside them.
+
+Two things tell which trial a row is of:
+
+    key         `Trial.key`, a digest of study, protocol, seed and every setting as the study states it. Exact: by it
+                runners know what is done, and a table finds the rows of its study first.
+    same_run    whether the row's data, method, seed and settings, as they came out, are what the trial asks for: for
+                rows that another study, or the same one in other words, has made under another key, or under none.
+                Reproductions, which take rows of any study, know rows by it alone.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +19,17 @@ from importlib import resources
 from typing import Any
 
 from ipg.evaluation.spread import Spread, spread
-from ipg.experiments.study import ADDED, ELSEWHERE, Study, Trial
+from ipg.experiments.study import ADDED, ELSEWHERE, Study, Trial, own_options
 
-__all__ = ["Arm", "Figure", "Spread", "arms_of", "collapsed", "figure_of", "published", "same_run", "spread"]
+__all__ = [
+    "Arm", "Figure", "Spread", "arms_of", "broke_off", "collapsed", "figure_of", "published", "same_run", "spread",
+    "unmeasured", "went_wrong",
+]  # fmt: skip
 
 Row = Mapping[str, Any]
+
+SUITED = ("mnist_cnn", "small_cnn")
+"""The networks that a trial may come to which names none."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +76,33 @@ class Arm:
 
     @property
     def collapsed(self) -> int:
-        """How many seeds ended up with one class for every image."""
-        return sum(collapsed(row["metrics"]["groups"]) for row in self.rows)
+        """How many seeds ended up with one class for every image, or broke off."""
+        return sum(map(went_wrong, self.rows))
+
+    @property
+    def broke_off(self) -> int:
+        """How many seeds broke off."""
+        return sum(map(broke_off, self.rows))
+
+    @property
+    def unmeasured(self) -> int:
+        """How many of these left no network to measure."""
+        return sum(map(unmeasured, self.rows))
+
+
+def went_wrong(row: Row) -> bool:
+    """Whether the run broke off, or gives every image the same class."""
+    return broke_off(row) or collapsed(row["metrics"].get("groups") or {})
+
+
+def broke_off(row: Row) -> bool:
+    """Whether training was given up: it had collapsed, or its loss was no longer a number."""
+    return "collapse" in row
+
+
+def unmeasured(row: Row) -> bool:
+    """Whether the run broke off in its first stage, before there was a network to measure."""
+    return broke_off(row) and row["metrics"].get("average") is None
 
 
 def collapsed(groups: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -82,10 +122,8 @@ def collapsed(groups: Mapping[str, Mapping[str, Any]]) -> bool:
 def arms_of(study: Study, rows: Sequence[Row]) -> tuple[list[Arm], list[Row]]:
     """The arms of `study` in its order, each with its rows by seed; and the rows that belong to none.
 
-    A row belongs to a trial when it tells of the split that the study asks for, and seed, method, protocol and every
-    setting that both know agree: a setting that is new since the row was written does not part them, unless the trial
-    has another value than all had before (see `ADDED`). What a trial leaves to `auto` agrees with what came of it;
-    `every="auto"` is a pace of its own, which stays `auto`.
+    A row belongs to a trial when it tells of the split that the study asks for and has the trial's key; of a trial
+    without such a row, one that belongs to no other, of the same protocol and the same run (see `same_run`).
 
     Raises:
         ValueError: two rows are of the same trial.
@@ -93,20 +131,11 @@ def arms_of(study: Study, rows: Sequence[Row]) -> tuple[list[Arm], list[Row]]:
     trials: dict[tuple[Any, ...], list[Trial]] = {}
     for trial in study.trials:
         trials.setdefault((trial.dataset, trial.method, trial.protocol, repr(_settings(trial))), []).append(trial)
-    left = list(rows)
+    known = _rows_by_key(study, rows)
     arms = []
     for same in trials.values():
         first = same[0]
-        found = []
-        for trial in same:
-            matching = [row for row in left if row["split"] == study.metrics_split and _is_of(row, trial)]
-            if len(matching) > 1:
-                raise ValueError(
-                    f"{study.name}: {len(matching)} rows of {trial.method} ({trial.protocol}), seed {trial.seed}, "
-                    f"with the same settings; keep one"
-                )
-            found += matching
-            left = [row for row in left if row not in matching]
+        found = [known[trial.key] for trial in same if trial.key in known]
         seeds = tuple(trial.seed for trial in same)
         options = dict(first.config.options)
         settings = _settings(first)
@@ -115,7 +144,26 @@ def arms_of(study: Study, rows: Sequence[Row]) -> tuple[list[Arm], list[Row]]:
         arms.append(
             Arm(study.name, first.dataset, first.method, first.protocol, settings, options, seeds, tuple(found))
         )
-    return arms, left
+    taken = {id(row) for row in known.values()}
+    return arms, [row for row in rows if id(row) not in taken]
+
+
+def _rows_by_key(study: Study, rows: Sequence[Row]) -> dict[str, Row]:
+    """The row of each trial of the study that has one, by the trial's key."""
+    left = [row for row in rows if row["split"] == study.metrics_split]
+    found: dict[str, Row] = {}
+    for is_of in (_has_its_key, _is_of):  # first all keys: no trial takes a row by its settings that is another's
+        for trial in study.trials:
+            matching = [] if trial.key in found else [row for row in left if is_of(row, trial)]
+            if len(matching) > 1:
+                raise ValueError(
+                    f"{study.name}: {len(matching)} rows of {trial.method} ({trial.protocol}), seed {trial.seed}, "
+                    f"with the same settings; keep one"
+                )
+            for row in matching:
+                found[trial.key] = row
+                left = [other for other in left if other is not row]
+    return found
 
 
 def _settings(trial: Trial) -> dict[str, Any]:
@@ -126,17 +174,37 @@ def _settings(trial: Trial) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("seed", *ELSEWHERE)}
 
 
+def _has_its_key(row: Row, trial: Trial) -> bool:
+    return row.get("key") == trial.key
+
+
 def _is_of(row: Row, trial: Trial) -> bool:
     return row["protocol"] == trial.protocol and same_run(row, trial)
 
 
 def same_run(row: Row, trial: Trial) -> bool:
-    """Whether `row` tells of what `trial` asks for, whatever study and protocol either was written under."""
+    """Whether `row` tells of what `trial` asks for, whatever study and protocol either was written under.
+
+    Data, method, seed and every setting that both know have to agree, the method's own options among them, also those
+    that the trial leaves at their defaults. A setting that is new since the row was written does not part them, unless
+    the trial has another value than all had before (see `ADDED`). What a trial leaves to `auto` agrees with what came
+    of it, and a network that it does not name with those that are chosen for data; `every="auto"` is a pace of its
+    own, which stays `auto`.
+    """
     if any(row[name] != getattr(trial, name) for name in ("dataset", "method", "seed")):
         return False
     config = {**ADDED, **row["config"]}
-    stated = {name: value for name, value in _settings(trial).items() if value != "auto" or name == "every"}
-    return all(config[name] == value for name, value in stated.items() if name in config)
+    asked = _settings(trial) | own_options(trial.config)
+    return all(_agree(name, value, config[name], trial) for name, value in asked.items() if name in config)
+
+
+def _agree(name: str, asked: Any, came: Any, trial: Trial) -> bool:
+    """Whether a setting that a trial asks for, or leaves open, is what a row has."""
+    if asked == "auto" and name != "every":
+        return True
+    if name == "model" and asked is None:
+        return came in (None, *SUITED) or trial.config.start is not None  # which brings its network
+    return bool(asked == came)
 
 
 def published() -> list[Figure]:

@@ -12,7 +12,9 @@ import torch
 
 from ipg.config import ConfigError, RunConfig
 from ipg.data.load import list_files, load
+from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
+from ipg.experiments.store import Store, read_rows
 from ipg.experiments.study import Study, Trial
 from ipg.files import write_json
 from ipg.methods import method_class, parse_options
@@ -114,7 +116,7 @@ def examine(study: Study) -> Facts:
     trials = [trial for trial in study.trials if trial.seed == first.seed]
     config = first.config
     resolve(config, resolve_device(config.device), processes=1)
-    table = load(config.data, path=config.data_path, size=config.size, seed=config.seed)
+    table = load(config.data, path=config.data_path, size=config.size, seed=config.seed, reading=Reading.of(config))
     if not len(table.indices(SPLIT)):
         raise ConfigError([f"{table.name} has no test images to compare methods on; give some rows the split test"])
     problems: list[str] = []
@@ -145,10 +147,17 @@ def keep_record(study: Study, facts: Facts, results: Path) -> None:
     """Note which images and pairs the rows in `results` are of.
 
     Raises:
-        ValueError: rows of this very comparison are of others.
+        ValueError: rows of this very comparison are of others, or the folder holds a comparison on another data set,
+            whose page this one's would replace.
     """
     file, key = results / RECORD, study.trials[0].key
     known = read_json(file) if file.exists() else {}
+    others = {str(row.get("dataset")) for row in read_rows(Store(results).rows)} - {study.trials[0].dataset}
+    if others:
+        raise ValueError(
+            f"{results} holds a comparison on other data ({', '.join(sorted(others))}); name another place with "
+            f"--output, or delete it"
+        )
     if known.get(key, facts.digests) != facts.digests:
         then = known[key]
         changed = [name.replace("_", " ") for name, digest in facts.digests.items() if then.get(name) != digest]
@@ -181,8 +190,7 @@ def _drawn(config: RunConfig, table: ImageTable, others: set[int]) -> bool:
     if not others:
         return False
     seed = min(others)
-    listing = list_files(config.data, path=config.data_path, seed=seed)
-    if listing is not None:
-        return not (listing.files == table.names and torch.equal(listing.split, table.split))
+    if list_files(config.data, path=config.data_path, reading=Reading.of(config)) is not None:
+        return False  # what their split is drawn by is no seed of a run
     other = load(config.data, path=config.data_path, size=config.size, seed=seed)
     return not all(torch.equal(getattr(table, name), getattr(other, name)) for name in ("images", "label", "split"))

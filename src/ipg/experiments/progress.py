@@ -6,7 +6,8 @@ On a terminal a bar for the study and one for each trial that runs; everywhere a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -97,7 +98,7 @@ class View:
         if ended.row is not None:
             row = ended.row
             wrong = f" ({row['collapse']})" if row.get("collapse") else ""
-            self.say(f"{number}: {row['metrics']['average']:.4f} in {row['seconds']:.1f} s{wrong}{left}")
+            self.say(f"{number}: {_figures(row['metrics'])} in {row['seconds']:.1f} s{wrong}{left}")
         elif ended.state == "failed":
             self.say(f"{number}: failed: {ended.error} (see {self.store.error_file(trial.key)}){left}")
         self._refresh()
@@ -137,6 +138,12 @@ class _Running:
     @property
     def worked(self) -> float:
         return 0.0 if self.start is None else self.share - self.start
+
+
+def _figures(metrics: Mapping[str, Any]) -> str:
+    """The main figures of a row: `worst group 31.2 %, average 60.0 %`; those that there are."""
+    shown = {name: metrics.get(key) for name, key in (("worst group", "worst_group"), ("average", "average"))}
+    return ", ".join(f"{name} {100 * value:.1f} %" for name, value in shown.items() if value is not None) or "no figure"
 
 
 def duration(seconds: float) -> str:

@@ -54,7 +54,7 @@ def run_study(
     run: RunTrial = run_trial,
     console: Console | None = None,
 ) -> Tally:
-    """Run the trials that have no row in `results` yet.
+    """Run the trials that have no row of the study's split in `results` yet.
 
     Args:
         study: what to run.
@@ -70,7 +70,7 @@ def run_study(
         KeyboardInterrupt: Ctrl-C or SIGTERM; trials under way are saved and the message says how to go on.
     """
     console = console or Console()
-    store = Store(results)
+    store = Store(results, study.metrics_split)
     done = store.done()
     missing = [trial for trial in study.trials if trial.key not in done]
     before = len(study.trials) - len(missing)

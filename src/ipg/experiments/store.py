@@ -1,6 +1,6 @@
 """What a study keeps on disk, safe with any number of processes at work on it.
 
-    <results>/trials.jsonl              a row a finished trial: the results proper
+    <results>/trials.jsonl              a row a finished trial and split that it reports: the results proper
     <results>/trials/<key>/.lock        held by whoever runs the trial; the operating system frees it when that dies
     <results>/trials/<key>/run/         the run: with its checkpoint until the row is written, afterwards a light record
                                         (configuration, metrics by epoch) that `ipg doctor` reads
@@ -40,10 +40,13 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 class Store:
-    """The rows of a study, and the folders of its trials."""
+    """The rows of a study, and the folders of its trials.
 
-    def __init__(self, results: Path) -> None:
-        self.rows, self.trials = results / "trials.jsonl", results / "trials"
+    Where the `split` that the study reports is given, rows of others do not count, nor do runs evaluated on others.
+    """
+
+    def __init__(self, results: Path, split: str | None = None) -> None:
+        self.rows, self.trials, self.split = results / "trials.jsonl", results / "trials", split
         self._keys: set[str] = set()
         self._read = 0
 
@@ -56,11 +59,15 @@ class Store:
                 self._keys, self._read = set(), 0
             file.seek(self._read)
             for line in file:
-                if (row := _row(line)) is not None and isinstance(row.get("key"), str):
+                if (row := _row(line)) is not None and isinstance(row.get("key"), str) and self._counts(row):
                     self._keys.add(row["key"])
                 if line.endswith(b"\n"):
                     self._read += len(line)
         return self._keys
+
+    def _counts(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row is of the store's split; one that does not say is."""
+        return self.split is None or row.get("split", self.split) == self.split
 
     def finish(self, row: Mapping[str, Any]) -> None:
         """Keep the row of a trial that is held, unless there is one, and put away what it no longer needs."""
@@ -97,14 +104,18 @@ class Store:
     def run_folder(self, key: str) -> Path:
         """Where the run of a trial that is held lives, to go on with or to begin in.
 
-        A run that went wrong by itself begins anew, since its checkpoint may be as wrong, and so does one whose row was
-        taken out.
+        A run that went wrong by itself begins anew, since its checkpoint may be as wrong, and so do one whose row was
+        taken out and one whose epochs were evaluated on another split; the first stage counts as the run does.
         """
         run = self.trials / key / "run"
-        slimmed = (run / "done").exists() and not (run / "model.safetensors").exists()
-        if slimmed or (run / "failure.json").exists():
+        slimmed = any(not (done.parent / "model.safetensors").exists() for done in run.rglob("done"))
+        if slimmed or any(run.rglob("failure.json")) or not self._tells(run):
             shutil.rmtree(run)
         return run
+
+    def _tells(self, run: Path) -> bool:
+        """Whether the epochs of a run, as far as there are any, were evaluated on the store's split."""
+        return self.split is None or all(self.split in row for row in read_rows(run / "metrics.jsonl"))
 
     def error_file(self, key: str) -> Path:
         """Where the traceback of a failed attempt is."""
@@ -116,14 +127,15 @@ class Store:
 
     def tidy(self) -> None:
         """Put away what a runner left that was killed right after a row was written."""
-        for folder in {file.parents[1] for file in self.trials.glob("*/run/*.safetensors")}:
-            if folder.name in self.done():
-                with self.claim(folder.name) as mine:
-                    if mine:
-                        self._slim(folder.name)
+        keys = {file.relative_to(self.trials).parts[0] for file in self.trials.glob("*/run/**/*.safetensors")}
+        for key in keys & self.done():
+            with self.claim(key) as mine:
+                if mine:
+                    self._slim(key)
 
     def _slim(self, key: str) -> None:
-        for weights in (self.trials / key / "run").glob("*.safetensors"):
+        """Delete weights and checkpoints, those of the first stage too."""
+        for weights in (self.trials / key / "run").rglob("*.safetensors"):
             weights.unlink(missing_ok=True)
 
 

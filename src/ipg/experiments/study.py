@@ -19,14 +19,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ipg.config import ConfigError, RunConfig, read_toml
+from ipg.data.names import is_own
 
-__all__ = ["ADDED", "STUDIES", "Study", "Trial", "arm_trials", "find_study", "load_study"]
+__all__ = ["ADDED", "STUDIES", "Study", "Trial", "arm_trials", "find_study", "load_study", "own_options"]
 
 STUDIES = Path(__file__).with_name("studies")
 """The project's own studies."""
@@ -43,6 +44,7 @@ ADDED: dict[str, Any] = {
     "masks": None,
     "steps": None,
     "decision": "argmax",
+    **{"path_column": "path", "label_column": "label", "attribute_column": "attribute", "split_seed": 0},
 }
 """Settings that joined after rows had been written, with the value that trials had in effect before them.
 
@@ -71,14 +73,23 @@ class Trial:
 
     @cached_property
     def key(self) -> str:
-        """What identifies the trial: a digest of all that decides its outcome."""
+        """What identifies the trial: a digest of all that decides its outcome.
+
+        The split that its row reports is no part of it: the same trial may have a row of each split.
+        """
         settled = {
             name: value
             for name, value in self.config.flat().items()
-            if name not in ELSEWHERE and not (name in ADDED and value == ADDED[name])
+            if name not in ELSEWHERE and not self._is_as_before(name, value)
         }
         text = json.dumps([self.study, self.dataset, self.method, self.protocol, self.seed, settled], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _is_as_before(self, name: str, value: Any) -> bool:
+        """Whether a setting that joined has the value that the trial had in effect before."""
+        if name == "split_seed" and is_own(self.dataset):
+            return bool(value == self.seed)  # the seed drew the split
+        return name in ADDED and value == ADDED[name]
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -171,13 +182,18 @@ def arm_trials(
 
 def _check_options(config: RunConfig) -> None:
     """ConfigError where the method is not known, or has no such options."""
+    try:
+        own_options(config)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+
+
+def own_options(config: RunConfig) -> dict[str, Any]:
+    """All of the method's own options, each of its type: as given, else its default. This imports the methods."""
     import ipg.experiments.ablations  # noqa: F401 - its methods are known to studies
     from ipg.methods import method_class, parse_options
 
-    try:
-        parse_options(method_class(config.method), config.options)
-    except ValueError as error:
-        raise ConfigError([str(error)]) from None
+    return asdict(parse_options(method_class(config.method), config.options))
 
 
 def _seeds(given: Any) -> Sequence[int]:

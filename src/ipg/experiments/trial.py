@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ipg.config import RunConfig
-from ipg.evaluation.groups import evaluate, predict
+from ipg.evaluation.groups import logits, metrics, predict
 from ipg.evaluation.pairs import pair_disagreement
 from ipg.experiments.ablations import gather_trial
 from ipg.experiments.study import ELSEWHERE, Trial
 from ipg.guidance import CollapseError, NonFiniteError
+from ipg.rationale import predicted_class
 from ipg.training.device import autocast_dtype
 from ipg.training.engine import resolve
 from ipg.training.listeners import Listener
@@ -36,7 +38,8 @@ def run_trial(
 ) -> dict[str, Any]:
     """Run one trial; a trial whose rows do not report the test split never evaluates it.
 
-    A run that collapses, or whose loss is no longer a number, has a row, too, that of the network as it stands.
+    A run that collapses, or whose loss is no longer a number, has a row, too, that of the network as it stands; one
+    that breaks off in its first stage has no such network, and its metrics are null.
 
     Args:
         trial: what to run.
@@ -46,29 +49,27 @@ def run_trial(
     """
     config = trial.config
     materials = gather_trial(config)
-    listeners = [] if tell is None else [_Teller(tell)]
+    teller = _Teller(tell)
     begun = time.perf_counter()
     try:
-        outcome = train(
-            config, materials, folder=folder, listeners=listeners, evaluate_on=("validation", metrics_split)
-        )
+        outcome = train(config, materials, folder=folder, listeners=[teller], evaluate_on=("validation", metrics_split))
     except (CollapseError, NonFiniteError) as error:
-        return _collapsed(trial, materials, metrics_split, str(error), time.perf_counter() - begun)
+        seconds = time.perf_counter() - begun
+        return _collapsed(trial, materials, metrics_split, str(error), seconds, trained=not teller.in_first_stage)
     result = outcome.result
     selected = next(row for row in outcome.rows if row["epoch"] == result["selected_epoch"])
     part = materials.table.part(metrics_split)
-    device = next(outcome.model.parameters()).device
-    predictions = predict(outcome.model, part.images.to(device), autocast=autocast_dtype(config))
+    predictions = predict(outcome.model, part.images, autocast=autocast_dtype(config))
 
-    def metrics(row: dict[str, Any]) -> dict[str, Any]:
+    def told(row: dict[str, Any]) -> dict[str, Any]:
         return {**row[metrics_split], "pair_disagreement": row["pair_disagreement"]}
 
     return {
         **_identity(trial, materials, result["config"], metrics_split),
         "selected_epoch": result["selected_epoch"],
-        "metrics": metrics(selected),
+        "metrics": told(selected),
         "predictions": _pack(predictions.cpu().numpy(), part.num_classes),
-        "last_metrics": metrics(outcome.rows[-1]),
+        "last_metrics": told(outcome.rows[-1]),
         "curve": [row[metrics_split]["average"] for row in outcome.rows],
         "seconds": result["seconds"],
         "preparing_seconds": result["preparing_seconds"],
@@ -93,22 +94,30 @@ def _identity(trial: Trial, materials: Materials, config: Mapping[str, Any], spl
     }
 
 
-def _collapsed(trial: Trial, materials: Materials, split: str, why: str, seconds: float) -> dict[str, Any]:
-    """The row of a run that collapsed or diverged: its network as it stands, so that no table leaves it out."""
+def _collapsed(
+    trial: Trial, materials: Materials, split: str, why: str, seconds: float, *, trained: bool
+) -> dict[str, Any]:
+    """The row of a run that collapsed or diverged: its network as it stands, so that no table leaves it out.
+
+    Where that is not `trained` at all, the metrics are those of no image: all null.
+    """
     model, config = materials.model, trial.config
     device = next(model.parameters()).device
     autocast = autocast_dtype(config)
-    part = materials.table.part(split).to(device)
-    held_out = None if materials.held_out is None else materials.held_out.to(device)
-    found = evaluate(model, part, autocast=autocast)
+    part = materials.table.part(split).to(device, images=False)
+    held_out = None if materials.held_out is None or not trained else materials.held_out.to(device)
+    if trained:
+        said = logits(model, part.images, autocast=autocast)
+    else:
+        part, said = part.take(torch.arange(0)), torch.zeros(0, part.num_classes, device=device)
+    found = metrics(said, part, training=materials.table.part("train"))
     found |= {"pair_disagreement": pair_disagreement(model, held_out, autocast=autocast)}
-    predictions = predict(model, part.images, autocast=autocast)
     return {
         **_identity(trial, materials, settled(resolve(config, device, processes=1)), split),
         "selected_epoch": None,
         "collapse": why,
         "metrics": found,
-        "predictions": _pack(predictions.cpu().numpy(), part.num_classes),
+        "predictions": _pack(predicted_class(said).cpu().numpy(), part.num_classes),
         "last_metrics": found,
         "curve": [],
         "seconds": round(seconds, 3),
@@ -117,12 +126,17 @@ def _collapsed(trial: Trial, materials: Materials, split: str, why: str, seconds
 
 
 class _Teller(Listener):
-    """Passes on how far a run is."""
+    """Passes on how far a run is, and knows whether it is in its first stage."""
 
-    def __init__(self, tell: Callable[[float], None]) -> None:
-        self._tell = tell
+    def __init__(self, tell: Callable[[float], None] | None) -> None:
+        self._tell = tell or (lambda share: None)
+        self.in_first_stage = False
+
+    def first_stage(self, *, step: int, total: int) -> None:
+        self.in_first_stage = True
 
     def started(self, config: RunConfig, *, step: int, total: int) -> None:
+        self.in_first_stage = False
         self._total = total
         self._tell(step / total)
 

@@ -95,7 +95,8 @@ def _measured(figure: Claim, rows: Iterable[Row]) -> Spread | None:
     accuracy: dict[str, dict[int, float]] = {dataset: {} for dataset in figure.datasets}
     for row in rows:
         same = (row["method"], row["protocol"], row["split"]) == (figure.method, figure.protocol, "test")
-        if same and row["dataset"] in accuracy and figure.config.items() <= row["config"].items():
+        known = row["metrics"].get("average") is not None  # or the run broke off before there was a network
+        if same and known and row["dataset"] in accuracy and figure.config.items() <= row["config"].items():
             accuracy[row["dataset"]][row["seed"]] = row["metrics"]["average"]
     seeds = set.intersection(*(set(values) for values in accuracy.values()))
     return spread(fmean(values[seed] for values in accuracy.values()) for seed in sorted(seeds)) if seeds else None

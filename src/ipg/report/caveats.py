@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ipg.methods import method_class
 from ipg.methods.base import Need
-from ipg.report.compared import PLAIN, Comparison
+from ipg.report.compared import PLAIN, Comparison, MethodRows
+from ipg.words import listed, number_of
 
-__all__ = ["caveats"]
+__all__ = ["caveats", "went_wrong"]
 
 FEW_IMAGES = 50
 """Groups of fewer test images are pointed out: one image is two points or more."""
@@ -53,8 +54,8 @@ def _missing(comparison: Comparison) -> Iterator[str]:
     for method in comparison.methods:
         if lost := [seed for seed in comparison.seeds if seed not in method.rows]:
             yield (
-                f"{method.name} has no result for {_count(len(lost), 'seed')} of {len(comparison.seeds)} "
-                f"({_listed(lost)}): its figures are of the others, and differences of the seeds that both methods "
+                f"{method.name} has no result for {number_of(len(lost), 'seed')} of {len(comparison.seeds)} "
+                f"({listed(lost)}): its figures are of the others, and differences of the seeds that both methods "
                 f"have."
             )
         if method is not comparison.reference and comparison.same_answers(method):
@@ -62,11 +63,28 @@ def _missing(comparison: Comparison) -> Iterator[str]:
                 f"{method.name} gives every test image the same class as {comparison.reference.name} does, with every "
                 f"seed: on this data it came to the same."
             )
-        if method.collapsed:
-            yield (
-                f"{method.name} gives every image the same class in {method.collapsed} of {len(method.rows)} runs. "
-                f"They are counted; their pairs agree because everything does."
+        yield from went_wrong(method)
+
+
+def went_wrong(method: MethodRows) -> Iterator[str]:
+    """Runs of a method that learnt nothing, or broke off."""
+    runs = number_of(len(method.rows), "run")
+    if method.collapsed:
+        yield (
+            f"{method.name} gives every image the same class in {method.collapsed} of {runs}. They are counted; their "
+            f"pairs agree because everything does."
+        )
+    if method.broke_off:
+        yield (
+            f"{method.name} broke off in {method.broke_off} of {runs}: training had collapsed, or the loss was no "
+            f"longer a number. Their networks are counted as they stood"
+            + (
+                f", all but {method.unmeasured} that broke off before there was a network to measure: figures are of "
+                f"the others."
+                if method.unmeasured
+                else "."
             )
+        )
 
 
 def _seeds(comparison: Comparison) -> Iterator[str]:
@@ -108,15 +126,15 @@ def _groups(comparison: Comparison) -> Iterator[str]:
         return
     if absent := _where(facts.training, lambda count: count == 0):
         yield (
-            f"No training image is of the group {_listed(absent, ' or ')}: methods that reweight or resample groups "
+            f"No training image is of the group {listed(absent, ' or ')}: methods that reweight or resample groups "
             f"have nothing to work with there."
         )
     if absent := _where(facts.tested, lambda count: count == 0):
-        yield f"No test image is of the group {_listed(absent, ' or ')}: what happens there is not measured."
+        yield f"No test image is of the group {listed(absent, ' or ')}: what happens there is not measured."
     if small := _where(facts.tested, lambda count: 0 < count < FEW_IMAGES):
-        described = [f"{name} ({_count(facts.tested[name], 'image')})" for name in small]
+        described = [f"{name} ({number_of(facts.tested[name], 'image')})" for name in small]
         yield (
-            f"Small test groups: {_listed(described)}. One image is {100 / max(facts.tested[n] for n in small):.1f} "
+            f"Small test groups: {listed(described)}. One image is {100 / max(facts.tested[n] for n in small):.1f} "
             f"points or more there, and the worst group is more often one of them by chance."
         )
     yield "The worst group is each run's own, picked for being so: its accuracy is low by chance as well as by nature."
@@ -127,8 +145,8 @@ def _labels(comparison: Comparison) -> Iterator[str]:
     needs = {method.name: method_class(method.method).needs for method in comparison.methods}
     for need, words in GIVEN.items():
         if users := [name for name, own in needs.items() if need in own]:
-            given = f"{_count(comparison.facts.pairs, 'pair')} of images" if need == "pairs" else words
-            yield f"{_listed(users)} {'is' if len(users) == 1 else 'are'} given {given}."
+            given = f"{number_of(comparison.facts.pairs, 'pair')} of images" if need == "pairs" else words
+            yield f"{listed(users)} {'is' if len(users) == 1 else 'are'} given {given}."
 
 
 def _settings(comparison: Comparison) -> Iterator[str]:
@@ -172,13 +190,3 @@ def _time(comparison: Comparison) -> Iterator[str]:
 
 def _where(counts: Mapping[str, int], wanted: Callable[[int], bool]) -> list[str]:
     return [name for name, count in counts.items() if wanted(count)]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _listed(names: Iterable[object], last: str = " and ") -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    words = [str(name) for name in names]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}{last}{words[-1]}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipg.evaluation.spread import Paired, Spread, paired, spread
-from ipg.experiments.arms import collapsed
+from ipg.experiments.arms import broke_off, collapsed, unmeasured
 from ipg.experiments.compare import Facts
 from ipg.report.views import number
 
@@ -44,6 +44,16 @@ class MethodRows:
     def collapsed(self) -> int:
         """How many seeds ended up with one class for every image."""
         return sum(collapsed(row["metrics"]["groups"]) for row in self.rows.values())
+
+    @property
+    def broke_off(self) -> int:
+        """How many runs broke off."""
+        return sum(map(broke_off, self.rows.values()))
+
+    @property
+    def unmeasured(self) -> int:
+        """How many of these left no network to measure."""
+        return sum(map(unmeasured, self.rows.values()))
 
 
 @dataclass(frozen=True)

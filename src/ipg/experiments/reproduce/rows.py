@@ -9,7 +9,7 @@ from typing import Any
 
 from ipg.config import RunConfig
 from ipg.data.errors import DataError
-from ipg.experiments.arms import Row, Spread, collapsed, same_run, spread
+from ipg.experiments.arms import Row, Spread, same_run, spread, went_wrong
 from ipg.experiments.reproduce.plan import Cell, Reproduction, shared
 from ipg.experiments.store import read_rows
 from ipg.experiments.study import Trial
@@ -37,8 +37,8 @@ class Measured:
 
     @property
     def collapsed(self) -> int:
-        """Seeds that predict one class for every image."""
-        return sum(collapsed(row["metrics"]["groups"]) for row in self.rows if "groups" in row["metrics"])
+        """Seeds that predict one class for every image, or broke off."""
+        return sum(map(went_wrong, self.rows))
 
 
 def all_rows(results: Path, kind: str | None = None) -> list[Row]:

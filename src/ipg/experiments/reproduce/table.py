@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ipg.experiments.arms import Figure, Spread
+from ipg.experiments.arms import Figure, Spread, broke_off
 from ipg.experiments.reproduce.plan import Reproduction, title_of
 from ipg.experiments.reproduce.rows import Measured
 from ipg.experiments.tables.formats import latex
 from ipg.experiments.tables.study import METRICS as SHARES
-from ipg.experiments.tables.text import commit_text, markdown, origin
+from ipg.experiments.tables.text import collapse_text, commit_text, markdown, origin
 from ipg.files import write_json, write_text
 
 __all__ = ["METRICS", "Table", "quick_note", "table_of", "write_table"]
@@ -178,7 +178,7 @@ def _notes(reproduction: Reproduction, measured: Sequence[Measured]) -> list[str
     shares = [METRICS[metric] for metric in reproduction.metrics if metric not in FACTORS]
     unit = f"{', '.join(shares).capitalize()} in percent on test images; means" if shares else "Means"
     notes = [
-        f"{unit} ± standard deviation (n - 1) over seeds. *Collapsed*: seeds that predict one class for every image."
+        f"{unit} ± standard deviation (n - 1) over seeds. *Collapsed*: {collapse_text(sum(map(broke_off, rows)))}."
     ]
     notes += [reproduction.notes] if reproduction.notes and not reproduction.quick else []
     notes += [f"{origin(rows)}."] if rows else ["Nothing is measured yet."]

@@ -18,6 +18,7 @@ import torch
 
 from ipg.config import RunConfig
 from ipg.data.load import load
+from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 from ipg.evaluation.selection import SELECTIONS
 
@@ -40,12 +41,12 @@ def without_test(table: ImageTable) -> ImageTable:
 
 def readable(config: RunConfig) -> ImageTable:
     """The data of `config` without its test images; loaded once for trials in one process that share it."""
-    return _readable(config.data, config.data_path, config.size, config.seed)
+    return _readable(config.data, config.data_path, config.size, config.seed, Reading.of(config))
 
 
 @lru_cache(maxsize=1)
-def _readable(data: str, path: str | None, size: int | None, seed: int) -> ImageTable:
-    return without_test(load(data, path=path, size=size, seed=seed))
+def _readable(data: str, path: str | None, size: int | None, seed: int, reading: Reading) -> ImageTable:
+    return without_test(load(data, path=path, size=size, seed=seed, reading=reading))
 
 
 def choose_objective(table: ImageTable, wanted: str = "auto", *, held_out: bool) -> Objective:

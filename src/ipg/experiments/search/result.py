@@ -13,9 +13,10 @@ from ipg.config import RunConfig
 from ipg.experiments.search.objective import Objective
 from ipg.experiments.search.plan import Plan, Tried
 from ipg.experiments.search.space import configure, describe
-from ipg.experiments.search.trial import in_words
+from ipg.experiments.search.trial import WORST, in_words
 from ipg.experiments.study import ELSEWHERE
 from ipg.files import write_text
+from ipg.words import number_of
 
 __all__ = ["OBJECTIVES", "Found", "best_of", "to_toml", "toml_value"]
 
@@ -42,6 +43,11 @@ class Found:
     def best(self) -> Tried | None:
         """The trial with the highest value; of equal ones that with the higher mean of groups, then the first."""
         return best_of(self.trials, by="value")
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether no trial is worth more than one that collapses, so that the best is none to train with."""
+        return self.best is not None and (self.best.value or WORST) <= WORST
 
     @property
     def best_without_groups(self) -> Tried | None:
@@ -71,7 +77,7 @@ def best_of(trials: Sequence[Tried], *, by: str) -> Tried | None:
         return trial.value if by == "value" else trial.about.get(by)
 
     def rank(trial: Tried) -> tuple[float, float, int]:
-        return measured(trial) or 0.0, trial.about.get("group_mean") or 0.0, -trial.number
+        return measured(trial) or WORST, trial.about.get("group_mean") or 0.0, -trial.number
 
     seen = [trial for trial in trials if trial.state == "complete" and measured(trial) is not None]
     return max(seen, key=rank, default=None)
@@ -94,7 +100,7 @@ def _origin(found: Found) -> Iterator[str]:
     if best is None or best.value is None:
         return
     done = found.count("complete", "wrong", "pruned")
-    yield f"{plan.base.method} on {plan.base.data}: the best of {done} trials of `ipg search`."
+    yield f"{plan.base.method} on {plan.base.data}: the best of {number_of(done, 'trial')} of `ipg search`."
     yield f"Sampler {plan.sampler}, seed {plan.base.seed}, which all trials were trained with."
     yield f"Maximised: {OBJECTIVES[plan.objective]}, at the epoch that a run keeps."
     yield "The search had no test images: they were taken out of the data before it began."

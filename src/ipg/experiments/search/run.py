@@ -25,7 +25,7 @@ from ipg.experiments.search.objective import choose_objective, readable, split_o
 from ipg.experiments.search.plan import Plan, Sampler
 from ipg.experiments.search.postgres import speaking_clearly
 from ipg.experiments.search.result import Found
-from ipg.experiments.search.space import gather_space
+from ipg.experiments.search.space import gather_space, warn_of_pace
 from ipg.experiments.search.storage import open_storage
 from ipg.experiments.search.study import Ledger
 from ipg.experiments.search.trial import SearchTrial, run_search_trial
@@ -33,6 +33,7 @@ from ipg.experiments.search.view import SearchView
 from ipg.experiments.store import Store, read_rows
 from ipg.training.device import resolve_device
 from ipg.training.materials import gather
+from ipg.words import number_of
 
 __all__ = ["BEST", "FIRST_SEED", "Found", "Plan", "make_plan", "search"]
 
@@ -80,6 +81,7 @@ def make_plan(
     space = gather_space(base, vary, given)
     if prune and "epochs" in space:
         raise ValueError("--prune compares trials epoch by epoch: leave epochs out of --vary")
+    warn_of_pace(base, space)
     materials = gather(base, table=readable(base))
     chosen = choose_objective(materials.table, objective, held_out=materials.held_out is not None)
     return Plan(name or f"{base.data}-{base.method}", base, space, chosen, trials, sampler, prune)
@@ -115,7 +117,7 @@ def search(
             _work_off(ledger, folder, workers, run, console or Console())
         except KeyboardInterrupt:
             found = _write(ledger, folder)
-            stands = f"{found.count('complete', 'wrong', 'pruned')} of {plan.trials} trials are done"
+            stands = f"{found.count('complete', 'wrong', 'pruned')} of {number_of(plan.trials, 'trial')} are done"
             raise KeyboardInterrupt(f"stopped, {stands}; run the same command again to go on") from None
         return _write(ledger, folder)
 
@@ -132,7 +134,7 @@ def _work_off(ledger: Ledger, folder: Path, workers: int | None, run: RunTrial, 
     plan = ledger.plan
     before = Found(plan, ledger.tried(), {})
     done = before.count("complete", "wrong", "pruned")
-    console.print(f"{plan.name}: {plan.trials} trials, {done} done", highlight=False)
+    console.print(f"{plan.name}: {number_of(plan.trials, 'trial')}, {done} done", highlight=False)
     if (missing := max(0, plan.trials - done)) == 0:
         return
     store = Store(folder)

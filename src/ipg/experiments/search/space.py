@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -13,7 +14,7 @@ from ipg.methods import method_class
 from ipg.methods.options import option_defaults, parse_options
 from ipg.methods.space import Choice, LogUniform, Range, Uniform, Whole, ZeroOr
 
-__all__ = ["COMMON", "configure", "describe", "gather_space"]
+__all__ = ["COMMON", "configure", "describe", "gather_space", "warn_of_pace"]
 
 COMMON: Mapping[str, Range] = {
     "learning_rate": LogUniform(1e-5, 1e-2),
@@ -39,7 +40,8 @@ def gather_space(base: RunConfig, vary: Sequence[str] = (), given: Sequence[str]
         vary: further settings, or other ranges: `NAME`, `NAME=A,B,C`, `NAME=LOW:HIGH` or `NAME=LOW:HIGH:log`.
         given: settings that the user has fixed; the method's own ranges of these are left out.
     """
-    space = {name: known for name, known in method_class(base.method).space.items() if name not in given}
+    own = method_class(base.method).space
+    space = {name: known for name, known in own.items() if name not in given}
     problems: list[str] = []
     for text in vary:
         try:
@@ -53,11 +55,27 @@ def gather_space(base: RunConfig, vary: Sequence[str] = (), given: Sequence[str]
             space[name] = found
     if problems:
         raise ConfigError(problems)
+    if "alpha" in own and space.get("alpha") is own["alpha"]:
+        space["alpha"] = _paced(own["alpha"], base, space)
     if not space:
         raise ConfigError(
             [f"there is nothing to search for with method {base.method!r}: name a setting, e.g. --vary learning_rate"]
         )
     return space
+
+
+def warn_of_pace(base: RunConfig, space: Mapping[str, Range]) -> None:
+    """Warn once, in place of trial by trial, where every * alpha is more than 1 in some trials."""
+    if "alpha" not in method_class(base.method).space:
+        return
+    alphas, paces = (_ends(space[name]) if name in space else [getattr(base, name)] for name in ("alpha", "every"))
+    alpha, every = max(alphas), max([pace for pace in paces if pace != "auto"], default=1)
+    if every > 1 and every * alpha > 1:
+        warnings.warn(
+            f"trials with alpha up to {alpha:g} and every up to {every} are not guaranteed to lower the corrective "
+            f"loss where every * alpha is not below 1. Lower the range of one of them.",
+            stacklevel=2,
+        )
 
 
 def configure(base: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
@@ -82,6 +100,22 @@ def describe(range_: Range) -> str:
         case Whole(low, high):
             return f"{low} to {high}, whole"
     return f"{range_.low:g} to {range_.high:g}"
+
+
+def _paced(alpha: Range, base: RunConfig, space: Mapping[str, Range]) -> Range:
+    """The method's own range of alpha, so bounded that every * alpha stays below 1 where `every` is fixed above 1.
+
+    From 1 on the corrective loss is not guaranteed to fall. With every 1, the paper's, the range is the paper's.
+    """
+    if not isinstance(alpha, Uniform) or not isinstance(base.every, int) or base.every == 1 or "every" in space:
+        return alpha
+    high = min(alpha.high, 1 / base.every)
+    return Uniform(min(alpha.low, high / 5), high)
+
+
+def _ends(range_: Range) -> list[Any]:
+    """The values of a choice, or the ends of a range."""
+    return list(range_.values) if isinstance(range_, Choice) else [range_.low, range_.high]
 
 
 def _parse(text: str, base: RunConfig) -> tuple[str, Range]:
@@ -123,5 +157,5 @@ def _value(text: str) -> Any:
 
 def _check(base: RunConfig, name: str, range_: Range) -> None:
     """ValueError where the setting cannot have the values at the ends of its range."""
-    for value in range_.values if isinstance(range_, Choice) else (range_.low, range_.high):
+    for value in _ends(range_):
         configure(base, {name: value})

@@ -88,7 +88,7 @@ def run_search_trial(
     watcher = _Watcher(trial, folder, tell)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r"every \* alpha", category=UserWarning)  # its value will tell
+            warnings.filterwarnings("ignore", message=r"every \* alpha", category=UserWarning)  # said once of all
             outcome = train(config, materials, folder=folder, listeners=[watcher], evaluate_on=splits)
     except (CollapseError, NonFiniteError) as error:
         rows: Sequence[Mapping[str, Any]] = watcher.rows

@@ -9,9 +9,10 @@ from rich.console import Console
 from ipg.experiments.attempt import Ended
 from ipg.experiments.progress import View, duration
 from ipg.experiments.search.plan import Tried
-from ipg.experiments.search.trial import SearchTrial
+from ipg.experiments.search.trial import WORST, SearchTrial
 from ipg.experiments.store import Store
 from ipg.experiments.study import Trial
+from ipg.words import number_of
 
 __all__ = ["SearchView"]
 
@@ -47,8 +48,8 @@ class SearchView(View):
             return f"went wrong, counted as {value:g}: {row['error']}"
         if row["state"] == "pruned":
             self.pruned += 1
-            return f"{value:.4f} after {len(row['curve'])} epochs, behind the median: given up {took}"
-        is_best = value is not None and (self.best is None or value > self.best[0])
+            return f"{value:.4f} after {number_of(len(row['curve']), 'epoch')}, behind the median: given up {took}"
+        is_best = value is not None and value > (WORST if self.best is None else self.best[0])
         if is_best:
             self.best = value, trial.number
         return f"{value:.4f} {took}" + (", the best so far" if is_best else "")

@@ -12,6 +12,7 @@ from ipg.experiments.tables.text import (
     NAMES,
     NONE,
     code,
+    collapse_text,
     figure_text,
     markdown,
     numbers,
@@ -20,6 +21,7 @@ from ipg.experiments.tables.text import (
     seeds_text,
     share,
     short,
+    unmeasured_text,
     words,
     wrapped,
 )
@@ -95,8 +97,9 @@ def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
         )
     notes = (
         "In percent, mean ± standard deviation over seeds; the group columns are means. *Pairs that disagree*: "
-        "held-out pairs whose members are classified differently. *Collapsed*: seeds that predict one class for every "
-        "image. The paper's column holds mean test accuracies, named by the label of their table."
+        "held-out pairs whose members are classified differently. *Collapsed*: "
+        f"{collapse_text(sum(arm.broke_off for arm in study.arms))}. The paper's column holds mean test accuracies, "
+        "named by the label of their table."
     )
     return [f"## {study.name}", shared, markdown(head, lines), notes, *_ends(study)]
 
@@ -162,6 +165,8 @@ def _speed(rows: Sequence[Row]) -> list[str]:
 def _ends(study: Measured) -> list[str]:
     rows = [row for arm in study.arms for row in arm.rows]
     lines = [f"{origin(rows)}."] if rows else []
+    if lost := unmeasured_text((_titled(arm), arm.unmeasured, len(arm.rows)) for arm in study.arms):
+        lines.append(lost)
     if study.unknown:
         lines.append(f"Rows that no arm of the study file asks for, left out above: {len(study.unknown)}.")
     return lines

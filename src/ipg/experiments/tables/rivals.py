@@ -12,12 +12,14 @@ from ipg.experiments.tables.text import (
     NAMES,
     NONE,
     code,
+    collapse_text,
     figure_text,
     markdown,
     origin,
     percent,
     seeds_text,
     short,
+    unmeasured_text,
     wrapped,
 )
 from ipg.methods import method_class
@@ -66,6 +68,8 @@ def _notes(arms: Sequence[Arm], *, by_group: bool) -> str:
     networks = sorted({str(arm.config["model"]) for arm in arms})
     epochs = sorted({int(arm.config["epochs"]) for arm in arms})
     collapses = [f"{_title(arm)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed]
+    meaning = collapse_text(sum(arm.broke_off for arm in arms)).capitalize()
+    lost = unmeasured_text((_title(arm), arm.unmeasured, len(arm.rows)) for arm in arms)
     return (
         f"Test accuracy in percent, mean ± standard deviation over seeds. Network: {', '.join(map(code, networks))}; "
         f"{' or '.join(map(str, epochs))} epochs; the kept epoch by the same rule for all "
@@ -74,7 +78,8 @@ def _notes(arms: Sequence[Arm], *, by_group: bool) -> str:
         "before these rows. *Time*: a trial's, evaluations included and compiling apart, over that of ERM in the same "
         "study. *Paper*: what the paper has for the method, mostly quoted from others under their own protocols"
         + (", on ResNet-50" if by_group else "")
-        + f". Seeds that predict one class for every image: {'; '.join(collapses) or 'none'}."
+        + f". {meaning}: {'; '.join(collapses) or 'none'}."
+        + (f" {lost}" if lost else "")
     )
 
 

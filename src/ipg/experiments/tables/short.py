@@ -12,12 +12,14 @@ from ipg.experiments.tables.text import (
     NONE,
     PROTOCOLS,
     code,
+    collapse_text,
     figure_text,
     markdown,
     numbers,
     origin,
     percent,
     seeds_text,
+    unmeasured_text,
     words,
     wrapped,
 )
@@ -80,8 +82,10 @@ def _page(head: Sequence[str], lines: Sequence[Sequence[str]], arms: Sequence[Ar
             shared.setdefault(text, []).append(PROTOCOLS.get(protocol, protocol))
     settings = [_sentence(f"{', and '.join(titles)}: {text}") for text, titles in shared.items()]
     collapses = [f"{_title(arm)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed]
-    collapsed = f"Seeds that predict one class for every image: {'; '.join(collapses) or 'none'}."
-    told = [network, *settings, collapsed, f"{origin([row for arm in arms for row in arm.rows])}."]
+    meaning = collapse_text(sum(arm.broke_off for arm in arms)).capitalize()
+    collapsed = f"{meaning}: {'; '.join(collapses) or 'none'}."
+    lost = unmeasured_text((_title(arm), arm.unmeasured, len(arm.rows)) for arm in arms)
+    told = [network, *settings, collapsed, lost, f"{origin([row for arm in arms for row in arm.rows])}."]
     return "\n\n".join([markdown(head, lines), wrapped(" ".join(part for part in told if part))])
 
 

@@ -10,7 +10,17 @@ from ipg.evaluation.spread import Spread
 from ipg.experiments.arms import Arm, Figure, Row, figure_of
 from ipg.experiments.tables.long import PAIR_SETTINGS, varying_settings
 from ipg.experiments.tables.rows import Measured
-from ipg.experiments.tables.text import NAMES, NONE, commit_text, figure_text, origin, seeds_of, words
+from ipg.experiments.tables.text import (
+    NAMES,
+    NONE,
+    collapse_text,
+    commit_text,
+    figure_text,
+    origin,
+    seeds_of,
+    unmeasured_text,
+    words,
+)
 from ipg.methods import method_class
 
 __all__ = ["METRICS", "Line", "StudyTable", "study_table"]
@@ -48,6 +58,10 @@ class Line:
     selection: str
     hardware: tuple[str, ...]
     commits: tuple[str, ...]
+    broke_off: int
+    """Of those that collapsed."""
+    unmeasured: int
+    """Of those that broke off."""
 
     def difference(self, metric: str) -> float | None:
         """Ours less the paper's, in points."""
@@ -103,11 +117,13 @@ class StudyTable:
     @property
     def notes(self) -> list[str]:
         """What a reader has to know, in sentences."""
+        lost = unmeasured_text((line.name, line.unmeasured, line.seeds) for line in self.lines)
         return [
             f"{self.shared} In percent on the split `{self.split}`, mean ± standard deviation (n − 1) over seeds, with "
             "the 95 % interval of the mean (percentile bootstrap over seeds, always the same draws). Difference: ours "
             "less the paper's, in points. Accuracy, reweighted: groups in the proportions of the training images. "
-            "Collapsed: seeds that predict one class for every image.",
+            f"Collapsed: {collapse_text(sum(line.broke_off for line in self.lines))}.",
+            *([lost] if lost else []),
             f"{self.origin}.",
         ]
 
@@ -174,6 +190,8 @@ def _line(arm: Arm, settings: Sequence[str], figures: Sequence[Figure]) -> Line:
         selection=str(arm.config["selection"]),
         hardware=_all_of(arm.rows, "hardware"),
         commits=_all_of(arm.rows, "commit"),
+        broke_off=arm.broke_off,
+        unmeasured=arm.unmeasured,
     )
 
 

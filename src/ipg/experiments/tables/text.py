@@ -10,8 +10,8 @@ from typing import Any
 from ipg.experiments.arms import Arm, Figure, Row, Spread
 
 __all__ = [
-    "NAMES", "NONE", "PROTOCOLS", "code", "commit_text", "figure_text", "markdown", "numbers", "origin", "percent",
-    "seeds_of", "seeds_text", "share", "short", "words", "wrapped",
+    "NAMES", "NONE", "PROTOCOLS", "code", "collapse_text", "commit_text", "figure_text", "markdown", "numbers",
+    "origin", "percent", "seeds_of", "seeds_text", "share", "short", "unmeasured_text", "words", "wrapped",
 ]  # fmt: skip
 
 NAMES = {
@@ -93,6 +93,17 @@ def seeds_text(arm: Arm) -> str:
 def seeds_of(there: int, asked: int) -> str:
     """How many seeds there are, and of how many where some are missing."""
     return str(there) if there == asked else f"{there} of {asked}"
+
+
+def collapse_text(broke_off: int) -> str:
+    """Which seeds count as collapsed, so many of them having broken off."""
+    return "seeds that predict one class for every image" + (", or whose training broke off" if broke_off else "")
+
+
+def unmeasured_text(counts: Iterable[tuple[str, int, int]]) -> str:
+    """A sentence on the seeds that nothing could be measured of, from (title, so many, of seeds); none without them."""
+    told = "; ".join(f"{title}: {lost} of {seeds}" for title, lost, seeds in counts if lost)
+    return f"No figure where a seed broke off before there was a network to measure: {told}." if told else ""
 
 
 def short(number: float) -> str:
