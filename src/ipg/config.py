@@ -43,6 +43,14 @@ class RunConfig:
     others the folder that holds the release."""
     size: int | None = None
     """Side of the images in pixels; the data set's own where not given."""
+    path_column: str = "path"
+    """Column of your own table that names the images."""
+    label_column: str = "label"
+    """Column of your own table that holds the class."""
+    attribute_column: str = "attribute"
+    """Column of your own table that holds what must not matter; there need be none."""
+    split_seed: int = 0
+    """Seed that draws the split of your own images where they bring none; runs of any --seed then have the same one."""
 
     model: str | None = None
     """Network: mnist_cnn, small_cnn, linear, … (docs/models.md) or a name of timm's, e.g. resnet50; the one that suits
@@ -225,6 +233,7 @@ _RANGES: dict[str, tuple[Any, str]] = {
     "weight_decay": (lambda v: v >= 0, "at least 0"),
     "pairs": (lambda v: isinstance(v, str) or v >= 0, "at least 0, or a file"),
     "crop": (lambda v: 0 < v <= 1, "a share of the image, above 0 and up to 1"),
+    **dict.fromkeys(("path_column", "label_column", "attribute_column"), (bool, "the name of a column")),
     "resident": (lambda v: 0 <= v <= 1, "a share, from 0 to 1"),
     "pair_batch": (lambda v: v >= 1, "at least 1"),
     "held_out_pairs": (lambda v: v >= 0, "at least 0"),
@@ -234,10 +243,14 @@ _RANGES: dict[str, tuple[Any, str]] = {
     "floor": (lambda v: v > 0, "a positive number"),
     "jitter": (lambda v: v >= 0, "at least 0"),
     "seed": (lambda v: 0 <= v < 2**63, "a whole number from 0 to 2**63 - 1"),
+    "split_seed": (lambda v: 0 <= v < 2**63, "a whole number from 0 to 2**63 - 1"),
 }
 
 PANELS: dict[str, tuple[str, ...]] = {
-    "Data and model": ("data", "data_path", "size", "model", "weights", "start", "normalization", "masks", "freeze"),
+    "Data and model": (
+        "data", "data_path", "size", "path_column", "label_column", "attribute_column", "split_seed", "model",
+        "weights", "start", "normalization", "masks", "freeze",
+    ),
     "Method": ("method", "options"),
     "Pairs and guidance": (
         "pairs", "pair_builder", "pair_batch", "held_out_pairs", "alpha", "tau", "margin", "every", "floor",

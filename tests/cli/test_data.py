@@ -64,7 +64,7 @@ def test_check_of_ones_own_images(ipg, photos: Path) -> None:
     done = ipg("data", "check", "photos", "--size", "16")
     assert done.code == 0
     assert done.out.startswith("photos: 24 images of 3×16×16")
-    assert "Drawn by seed 0 from the training images" in done.out
+    assert "Drawn by --split-seed 0 from the training images" in done.out
     assert "no group labels" in done.out
     table = ipg("data", "check", photos / "labels.csv", "--size", "16", "--json")
     report = json.loads(table.out)
@@ -193,3 +193,43 @@ def test_fetch_without_a_network(refused, tmp_path: Path, monkeypatch: pytest.Mo
     refused("data", "fetch", "mnist", "--folder", "data", says=says)
     assert len(asked) == len(mnist.MIRRORS)
     assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_one_problem_is_one_problem(ipg, photos: Path) -> None:
+    table = photos / "labels.csv"
+    table.write_text(table.read_text() + "\nnone/0.png,1,0")
+    assert "photos/labels.csv cannot be used: 1 problem\n" in ipg("data", "check", "photos/labels.csv").out
+
+
+def test_a_wrong_column_for_the_label(ipg, refused, photos: Path) -> None:
+    names = [f"{('cat', 'dog')[n % 2]}/{n:02d}.png,{n}" for n in range(24)]
+    (photos / "wrong.csv").write_text("\n".join(["path,label", *names]))
+    done = ipg("data", "check", "photos/wrong.csv", "--size", "16")
+    assert done.code == 1
+    said = " ".join(done.out.split())
+    assert "Nearly as many labels as images: is `label` the right column? There are 24 labels for 24" in said
+    says = ("nearly as many labels as images: is `label` the right column?",)
+    refused("train", "--data", "photos/wrong.csv", "--size", "16", says=says)
+
+
+def test_a_folder_called_like_a_data_set(ipg, refused, photos: Path, tmp_path: Path) -> None:
+    for name in ("celeba", "waterbirds", "folder", "colored_mnist"):
+        photos = photos.rename(tmp_path / name)
+        refused("data", "check", name, says=(f"write ./{name}",))
+        assert ipg("data", "check", f"./{name}", "--size", "8").code == 0
+
+
+def test_the_seed_of_the_split(ipg, photos: Path) -> None:
+    for number in range(2, 24, 4):  # copies are named with their splits, which are drawn
+        (photos / "cat" / f"{number:02d}.png").write_bytes((photos / "cat" / f"{number - 2:02d}.png").read_bytes())
+    found = [
+        ipg("data", "check", "photos/labels.csv", "--size", "8", "--json", *options).out
+        for options in ((), ("--seed", "3"), ("--split-seed", "3"))
+    ]
+    assert found[0] == found[1]
+    items = [
+        next(finding["items"] for finding in json.loads(out)["findings"] if finding["name"] == "images that come twice")
+        for out in found
+    ]
+    assert items[0] != items[2]
+    assert "Drawn by --split-seed 3 from the training images" in found[2]

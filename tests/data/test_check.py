@@ -8,6 +8,7 @@ import torch
 
 from ipg.data.check import Report, check_files, check_table
 from ipg.data.folder import read
+from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 
 Write = Callable[..., Path]
@@ -83,10 +84,10 @@ def test_a_perfect_shortcut_and_its_empty_groups(photos: Write) -> None:
 
 
 def test_without_attributes_or_given_splits(photos: Write) -> None:
-    report = check_files(read(photos(split=lambda n: "train"), seed=5), size=8)
+    report = check_files(read(photos(split=lambda n: "train"), reading=Reading(5)), size=8)
     found = {finding.name: finding.meaning for finding in report.findings}
     assert "the worst group is the worst class" in found["no group labels"]
-    assert found["as read"].startswith("Drawn by seed 5 from the training images")
+    assert found["as read"].startswith("Drawn by --split-seed 5 from the training images")
     assert names(report)["small groups in test"] == ("cat", "dog")
 
 
@@ -138,3 +139,33 @@ def test_the_size_of_a_group_in_points(bars: ImageTable) -> None:
     (finding,) = report.findings
     assert (finding.name, finding.items) == ("small groups in test", ("top, green",))
     assert "2.3 points" in finding.meaning
+
+
+def test_labels_that_cannot_be_learnt(tmp_path: Path, picture, put, write_csv) -> None:
+    files = [f"{n:02d}.png" for n in range(12)]
+    for n, name in enumerate(files):
+        put(tmp_path / name, picture(n))
+    wrong = write_csv(tmp_path / "wrong.csv", ("path", "label"), list(zip(files, files, strict=True)))
+    report = check_files(read(wrong), size=8)
+    assert report.broken
+    (finding,) = [finding for finding in report.findings if finding.severity == "error"]
+    assert finding.meaning.startswith("Nearly as many labels as images: is `label` the right column?")
+    labels = ["Cat", "cat", "dog"] * 4
+    report = check_files(
+        read(write_csv(tmp_path / "case.csv", ("path", "label"), list(zip(files, labels, strict=True)))), size=8
+    )
+    assert not report.broken
+    (finding,) = [finding for finding in report.findings if finding.name == "labels nearly alike"]
+    assert finding.items == ("'Cat' = 'cat'",)
+
+
+def test_groups_that_are_of_one_label_each_are_no_shortcut(tmp_path: Path, photos: Write) -> None:
+    place = photos(attribute=lambda n: ("tabby", "husky", "manx", "husky", "siam", "poodle")[n % 6])
+    place.write_text(place.read_text().replace("attribute", "group"))
+    report = check_files(read(place), size=8)
+    found = names(report)
+    assert not {"shortcut", "perfect shortcut"} & found.keys()
+    assert "groups without a training image" not in found
+    cells = {(row["label"], row["attribute"]) for row in report.to_json()["counts"]}
+    assert cells == {("cat", f"group {n}") for n in (1, 2, 3)} | {("dog", f"group {n}") for n in (1, 2)}
+    assert any("manx is group 1 of cat" in finding.meaning for finding in report.findings)

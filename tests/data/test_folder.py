@@ -7,6 +7,7 @@ import torch
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.folder import is_table, read
 from ipg.data.listing import Listing
+from ipg.data.reading import Reading
 
 HEADER = ("path", "label")
 
@@ -45,15 +46,15 @@ def test_a_folder_for_each_class(photos: Path) -> None:
     assert [file.split("/")[0] for file in listing.files] == [listing.classes[k] for k in listing.label.tolist()]
     assert len(listing.files) == 40
     assert sizes(listing) == [28, 6, 6]
-    assert listing.notes == ("drawn by seed 0 from the training images: validation (15%) and test (15%)",)
+    assert listing.notes == ("drawn by --split-seed 0 from the training images: validation (15%) and test (15%)",)
     images = listing.table().images
     assert images.shape == (40, 3, 224, 224)
 
 
 def test_the_seed_draws_the_splits_and_not_the_cache(photos: Path) -> None:
-    first, second = read(photos, seed=1), read(photos, seed=2)
+    first, second = read(photos, reading=Reading(1)), read(photos, reading=Reading(2))
     assert not torch.equal(first.split, second.split)
-    assert torch.equal(first.split, read(photos, seed=1).split)
+    assert torch.equal(first.split, read(photos, reading=Reading(1)).split)
     assert first.files == second.files
     for listing in (first, second):  # stratified
         for label in (0, 1):
@@ -114,13 +115,13 @@ def test_only_the_missing_split_is_drawn(table) -> None:
         f"{('cat', 'dog')[n % 2]}/{n:02d}.jpg" for n in range(10)
     )
     assert sizes(listing) == [26, 4, 10]
-    assert listing.notes == ("drawn by seed 0 from the training images: validation (15%)",)
+    assert listing.notes == ("drawn by --split-seed 0 from the training images: validation (15%)",)
 
 
 def test_copies_of_an_image_are_drawn_into_one_split(table, photos: Path) -> None:
     for number in range(0, 40, 2):
         (photos / "cat" / f"{number:02d}.jpg").write_bytes((photos / "cat" / "00.jpg").read_bytes())
-    listing = read(table(), seed=3)
+    listing = read(table(), reading=Reading(3))
     assert len(set(listing.split[listing.label == 0].tolist())) == 1
 
 
@@ -170,6 +171,7 @@ def test_all_that_is_wrong_with_a_table_is_said_at_once(table, photos: Path) -> 
         "column 'attribte'; is attribute meant?",
         "line 2: there is no image 'cat/none.jpg' in",
         "line 3: '../../secret.jpg' is not inside",
+        "; paths are relative to the folder of the table, or to --data-path, and may not lead out of it",
         "line 4: no label",
         "line 6: no path",
         "line 7: split is 'holdout', expected train, validation, test",
@@ -202,7 +204,9 @@ def test_tables_that_cannot_be_trained_on(table, columns, message: str) -> None:
 
 def test_a_table_without_labels(photos: Path, write_csv) -> None:
     place = write_csv(photos / "x.csv", ("path", "lable"), [("cat/00.jpg", "cat")])
-    with pytest.raises(DataError, match=r"no column label; .* is lable meant for label\?"):
+    with pytest.raises(
+        DataError, match=r"no column label; its first line names path, lable: is it --label-column lable\?"
+    ):
         read(place)
 
 
@@ -237,3 +241,54 @@ def test_tables_by_name() -> None:
     assert [is_table(name) for name in ("a.csv", "A.CSV", "a.parquet", "a.csv.gz", "a", "a.zip")] == [True] * 4 + [
         False
     ] * 2
+
+
+# -- columns of other names -------------------------------------------------------------------------------------------
+
+
+def renamed(table: Callable[..., Path], header: str, **columns: Callable[[int], object]) -> Path:
+    place = table(**columns)
+    lines = place.read_text().splitlines()
+    place.write_text("\n".join([header, *lines[1:]]))
+    return place
+
+
+def test_columns_may_be_called_otherwise(table) -> None:
+    place = renamed(table, "filename,class,background", background=lambda n: ("sea", "land")[n // 2 % 2])
+    with pytest.raises(DataError, match="is it --path-column filename --label-column class"):
+        read(place)
+    listing = read(place, reading=Reading(path_column="filename", label_column="class"))
+    assert (listing.classes, listing.attributes) == (("cat", "dog"), ("all",))
+    assert listing.label_column == "class"
+    hint = "columns that are not used: background (if background is what must not matter, say --attribute-column "
+    assert listing.notes[0] == f"{hint}background)"
+    listing = read(place, reading=Reading(0, "filename", "class", "background"))
+    assert listing.attributes == ("land", "sea")
+    assert [file[:3] for file in listing.files] == [listing.classes[k] for k in listing.label.tolist()]
+
+
+def test_a_column_that_is_named_takes_the_place_of_the_usual_one(table) -> None:
+    place = table(kind=lambda n: n % 4, place=lambda n: n // 2 % 2, group=lambda n: n, labels=lambda n: 0)
+    listing = read(place, reading=Reading(label_column="kind", attribute_column="place"))
+    assert (listing.classes, listing.attributes) == (("0", "1", "2", "3"), ("0", "1"))
+    assert listing.notes[0] == "columns that are not used: label, group, labels"
+    composite = table("g.csv", group=lambda n: f"{('cat', 'dog')[n % 2]}-{n // 2 % 2}")
+    assert read(composite, reading=Reading(attribute_column="group")).attributes == ("0", "1")
+    assert read(composite).attributes == ("0", "1")
+
+
+def test_folders_have_no_columns(photos: Path) -> None:
+    with pytest.raises(DataError, match="is no table and has no columns: leave --label-column out"):
+        read(photos, reading=Reading(label_column="class"))
+
+
+def test_the_listing_knows_what_drew_its_split(table, photos: Path) -> None:
+    assert read(photos, reading=Reading(4)).drawn == 4
+    assert read(photos, reading=Reading(4)).table(8).drawn == 4
+    assert read(table(split=lambda n: n // 2 % 3), reading=Reading(4)).drawn is None
+
+
+def test_groups_within_labels_are_told(table) -> None:
+    listing = read(table(group=lambda n: f"g{n % 4}"))
+    assert (listing.attributes, listing.nested) == (("group 1", "group 2"), True)
+    assert "every group is of one label alone, so groups are taken as they are" in listing.notes[0]

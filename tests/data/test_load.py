@@ -9,6 +9,7 @@ from ipg.data import mnist as mnist_files
 from ipg.data.errors import DataError
 from ipg.data.load import DATASETS, READERS, list_files, load
 from ipg.data.mnist import read
+from ipg.data.reading import Reading
 
 
 @pytest.fixture
@@ -109,7 +110,8 @@ def test_paths_of_ones_own(files: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert (table.name, table.classes) == ("pets", ("cat", "dog"))
         assert torch.equal(table.images, expected.images)
         assert torch.equal(table.split, expected.split)
-    assert not torch.equal(load("pets", size=8, seed=1).split, expected.split)
+    assert torch.equal(load("pets", size=8, seed=1).split, expected.split)
+    assert not torch.equal(load("pets", size=8, reading=Reading(1)).split, expected.split)
     listed = load("labels.csv", size=8)
     assert (listed.name, listed.images.shape) == ("labels", (24, 3, 8, 8))
     assert load("labels.csv", size=8, path="pets").names == listed.names
@@ -128,3 +130,49 @@ def test_paths_that_lead_nowhere(name: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match="there is no"):
         load(name)
+
+
+def test_absolute_paths_below_the_root(files: Path, write_csv) -> None:
+    names = [f"{('cat', 'dog')[n % 2]}/{n:02d}.png" for n in range(24)]
+    place = write_csv(files / "t" / "abs.csv", ("path", "label"), [(files / name, name[:3]) for name in names])
+    assert load(str(place), path="/", size=8).names == tuple(str(files / name)[1:] for name in names)
+    (files / "other").mkdir()
+    with pytest.raises(
+        DataError, match=r"is not inside .*other; name a folder that all images are in with --data-path"
+    ):
+        load(str(place), path=files / "other", size=8)
+
+
+@pytest.mark.parametrize("name", ["celeba", "waterbirds", "folder", "colored_mnist", "celeba:Young/Male"])
+def test_a_folder_here_that_is_called_like_a_data_set(
+    files: Path, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(files)
+    monkeypatch.setenv("IPG_MNIST", str(tmp_path / "nowhere"))
+    here = name.partition(":")[0]
+    asked = [load] if here == "colored_mnist" else [load, list_files]
+    for ask in asked:
+        with pytest.raises(DataError) as caught:
+            ask(name)
+        assert "write ./" not in str(caught.value)
+    (files / "img_align_celeba").rename(files / here)
+    for ask in asked:
+        with pytest.raises(DataError, match=rf"write \./{here} if it is images of your own"):
+            ask(name)
+    assert load(f"./{here}", size=8).classes == ("cat", "dog")
+
+
+def test_columns_are_for_ones_own(files: Path) -> None:
+    for name in ("waterbirds100", "colored_fashion", "celeba:Young/Male"):
+        with pytest.raises(ValueError, match=f"{name} has columns of its own: leave --label-column out"):
+            load(name, reading=Reading(label_column="y"))
+    with pytest.raises(ValueError, match="has columns of its own: leave --path-column out"):
+        list_files("celeba", path=files, reading=Reading(path_column="y"))
+
+
+def test_labels_that_are_none_are_refused_and_listed(files: Path, write_csv) -> None:
+    rows = [(f"{('cat', 'dog')[n % 2]}/{n:02d}.png", n) for n in range(24)]
+    place = str(write_csv(files / "wrong.csv", ("path", "label"), rows))
+    with pytest.raises(DataError, match="nearly as many labels as images: is `label` the right column"):
+        load(place, size=8)
+    assert list_files(place) is not None

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,43 @@ def test_masks_that_are_missing_are_named_before_anything_is_made(shapes) -> Non
     with pytest.raises(ProblemsError, match=r"has no mask for train/cross-01.png") as caught:
         build(shapes, 24)
     assert len(caught.value.problems) == 5
+
+
+def without_attributes(shapes, *, of: int | None = None):
+    """The same images with no attribute, all of one class if asked for."""
+    table = shapes.table
+    plain = replace(table, attribute=torch.zeros_like(table.attribute), attributes=("all",))
+    if of is not None:
+        plain = replace(plain, label=torch.full_like(table.label, of))
+    return replace(shapes, table=plain)
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_without_attributes_donors_are_of_another_class(shapes, split: str) -> None:
+    plain = without_attributes(shapes)
+    made = build(plain, 12, split=split)
+    for row, donor in chosen(made):
+        assert int(plain.table.label[row]) != int(plain.table.label[donor])
+        assert plain.table.splits[int(plain.table.split[donor])] == split
+    assert len({donor for _, donor in chosen(made)}) == 12
+    assert made.settings == {"donors": "images of another class"}
+    assert made.notes == ("labels has no attribute: what is pasted comes from images of another class",)
+    assert chosen(build(plain, 4, split=split)) == chosen(made)[:4]
+
+
+def test_without_attributes_and_classes_donors_are_any_other_image(shapes) -> None:
+    plain = without_attributes(shapes, of=0)
+    made = build(plain, 24)
+    assert all(row != donor for row, donor in chosen(made))
+    assert {row for row, _ in chosen(made)} == {donor for _, donor in chosen(made)} == set(shapes.rows("train"))
+    assert made.settings == {"donors": "any other image"}
+
+
+def test_with_attributes_nothing_is_said_of_donors(shapes) -> None:
+    assert (build(shapes).settings, build(shapes).notes) == ({}, ())
+
+
+def test_one_image_has_no_other(make_shapes) -> None:
+    shapes = make_shapes(validation=1)
+    with pytest.raises(ValueError, match="has 1 validation image: there is nothing to swap"):
+        build(without_attributes(shapes), 1, split="validation")

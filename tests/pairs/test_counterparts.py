@@ -140,8 +140,8 @@ def test_all_that_is_wrong_is_said_at_once(given: Given) -> None:
         (name, "../secret.png", label),
         (name, "other-0.png", other),
         (name, "other-0.png", "9"),
-        (tested, "other-0.png", given.label(tested)),
         (name, "", label),
+        (name, f"data:{tested}", given.label(tested)),
     ]
     with pytest.raises(ProblemsError) as caught:
         given.plan(rows)
@@ -149,7 +149,7 @@ def test_all_that_is_wrong_is_said_at_once(given: Given) -> None:
     for line, part in (
         *((2, "has no image 'none.png'"), (3, "there is no counterpart 'none.png' in"), (4, "is not inside")),
         *((5, f"labels differ: {name} is {label}, the pair {other}"), (6, "the label is '9', expected")),
-        *((7, "is an image of test; pairs are made of"), (8, "there is no counterpart ''")),
+        *((7, "there is no counterpart ''"), (8, f"another split: {tested} is of test, the pair of train")),
     ):
         assert sum(f"line {line}: " in text and part in text for text in said) == 1, (line, said)
     assert len(said) == 7
@@ -168,3 +168,22 @@ def test_a_table_without_the_columns(given: Given) -> None:
         given.plan(header="image,counterprat,label")
     with pytest.raises(DataError, match="has no row below its first line"):
         given.plan([])
+
+
+def test_rows_of_other_splits_are_told(given: Given) -> None:
+    held_out, tested = (
+        [given.shapes.name(row) for row in given.shapes.rows(split)[:count]]
+        for split, count in (("validation", 3), ("test", 1))
+    )
+    rows = [*given.rows(), *((name, "other-0.png", given.label(name)) for name in (*held_out, *tested))]
+    made = given.plan(rows)
+    assert len(made) == 8
+    assert made.notes == (
+        "3 rows are of validation images: add them with --split validation",
+        "1 row is of test images: no pairs are made of these, which measure what a network has learnt",
+    )
+    held = given.plan(rows, split="validation")
+    assert (len(held), held.notes[0]) == (3, "8 rows are of train images: add them with --split train")
+    with pytest.raises(DataError, match="no pair whose image is of train; 1 row is of test images: no pairs are made"):
+        given.plan(rows[-1:])
+    assert given.plan().notes == ()

@@ -91,10 +91,10 @@ def test_goes_on_where_it_was_stopped(faces: ImageTable, tmp_path: Path) -> None
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write(made, tmp_path, settings={}, progress=stop)
-    write(made, tmp_path, settings={})
+        write(made, tmp_path / "pairs", settings={}, progress=stop)
+    write(made, tmp_path / "pairs", settings={})
     assert len(editor.asked) == len(set(editor.asked)) == 8
-    pairs = load_pairs(tmp_path, faces)
+    pairs = load_pairs(tmp_path / "pairs", faces)
     assert torch.equal(pairs.second, 255 - pairs.first)
     assert (len(pairs), pairs.builder) == (8, "edited")
 

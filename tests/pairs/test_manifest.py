@@ -1,3 +1,5 @@
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +102,59 @@ def test_all_that_is_wrong_is_said_at_once(folder: Path, shapes, tmp_path: Path)
 def test_another_size_than_the_datas(folder: Path, shapes) -> None:
     with pytest.raises(ValueError, match="size=64, but the images of labels are of 48 pixels"):
         load_pairs(write(folder, pair(shapes, 0)), shapes.table, size=64)
+
+
+def made_at(folder: Path, **settings: object) -> None:
+    record = {split: {"settings": settings, "pairs": "x"} for split in ("train", "validation")}
+    (folder / "build.json").write_text(json.dumps(record))
+
+
+def test_files_that_were_made_smaller_are_refused(folder: Path, shapes) -> None:
+    path = write(folder, pair(shapes, 0), pair(shapes, 1, "validation"))
+    made_at(folder, size=32)
+    for split in ("train", "validation"):
+        with pytest.raises(
+            DataError, match="pairs are of images of 32 pixels, the network is to see 48; build them"
+        ) as e:
+            load_pairs(path, shapes.table, split=split)
+        assert "again with --size 48, or take --size 32" in str(e.value)
+    for size in (48, 64):
+        made_at(folder, size=size)
+        assert len(load_pairs(path, shapes.table)) == 1
+    two = shapes.rows("train", label=0)[:2]
+    first, second = (f"data:{shapes.name(row)}" for row in two)
+    made_at(folder, size=32)
+    existing = write(folder, pair(shapes, 0, first=first, second=second, label="0"))
+    assert len(load_pairs(existing, shapes.table)) == 1  # nothing was made
+
+
+def test_larger_files_are_brought_to_the_size_of_the_data_as_its_images_are(folder: Path, shapes) -> None:
+    """A file that is the image itself stays the same image at every size."""
+    row = shapes.rows("train")[0]
+    Image.fromarray(shapes.table.images[row].permute(1, 2, 0).numpy()).save(folder / "0.png")
+    made_at(folder, size=48)
+    found = load_pairs(write(folder, pair(shapes, 0)), shapes.listing.table(24))
+    assert torch.equal(found.first, found.second)
+
+
+def test_pairs_of_another_draw_of_the_split(folder: Path, shapes) -> None:
+    other = f"data:{shapes.name(shapes.rows('validation')[0])}"
+    path = write(folder, pair(shapes, 0), Pair(other, "1.png", "disc", "train"))
+    drawn = replace(shapes.table, drawn=0)
+    made_at(folder, size=48, seed=3)  # as it was kept before the split had a seed of its own
+    with pytest.raises(ProblemsError) as caught:
+        load_pairs(path, drawn)
+    first, second = caught.value.problems[:2]
+    assert (
+        "were made with split_seed 3, and the split of labels is now drawn by split_seed 0: give --split-seed 3"
+        in first
+    )
+    assert "by a column `split`" in first
+    assert "(the split is drawn by split_seed 0: a column `split` in a table fixes it)" in second
+    made_at(folder, size=48, seed=3, split_seed=0)
+    with pytest.raises(ProblemsError) as caught:
+        load_pairs(path, drawn)
+    assert "another split" in caught.value.problems[0]
+    with pytest.raises(ProblemsError) as caught:
+        load_pairs(path, shapes.table)
+    assert "split_seed" not in str(caught.value)

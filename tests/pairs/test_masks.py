@@ -43,7 +43,7 @@ def test_all_masks_that_do_not_fit_are_named(shapes) -> None:
         Masks(shapes.masks, shapes.listing, size=48).check([0, 1, 2, 3, 4, 0])
     said = caught.value.problems
     assert len(said) == 4
-    assert f"has no mask for {shapes.name(0)}" in said[0]
+    assert f"has no mask for {shapes.name(0)}: expected {shapes.masks / shapes.name(0)}, with any suffix" in said[0]
     assert "has 30 x 48 pixels, its image 48 x 48; bring it to the size of the image" in said[1]
     assert "is black: it shows no object" in said[2]
     assert "cannot be read" in said[3]

@@ -219,3 +219,11 @@ def test_matched_at_equal_distances(table: ImageTable) -> None:
     """Every image that can have a partner gets one, though all are as near."""
     available = len(matched.random(table.take(torch.arange(900)), 40))
     assert len(matched.matched(table.take(torch.arange(900)), torch.zeros(900, 2), available)) == available
+
+
+@pytest.mark.parametrize("name", ["random", "matched", "closest"])
+def test_without_attributes_the_column_is_asked_for(table: ImageTable, name: str) -> None:
+    plain = replace(table, attribute=torch.zeros_like(table.attribute), attributes=("all",))
+    given = (plain,) if name == "random" else (plain, torch.zeros(len(plain), 2))
+    with pytest.raises(ValueError, match=f"{name} pairs are two images .*; this needs a column attribute"):
+        getattr(matched, name)(*given, 4)

@@ -11,7 +11,8 @@ from ipg.data.errors import DataError
 from ipg.data.table import ImageTable
 from ipg.pairs import matched, recolored
 from ipg.pairs.manifest import load_pairs
-from ipg.pairs.plan import RECORD, Plan, of_pair_set, read_record, write
+from ipg.pairs.plan import Plan, of_pair_set, write
+from ipg.pairs.record import RECORD, read_record
 from ipg.pairs.rows import Manifest
 
 SETTINGS = {"builder": "recolored", "data": "fashion", "seed": 0, "size": 14, "count": 8}

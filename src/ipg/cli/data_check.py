@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipg.cli.errors import printable
+from ipg.config import field_help
+from ipg.words import number_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +25,8 @@ EXAMPLES = """
 `ipg data check photos`: a folder of your own, with a folder for each class in it
 
 `ipg data check photos/labels.csv --size 160`: a table with the columns path and label, perhaps attribute and split
+
+`ipg data check photos/labels.csv --path-column filename --label-column class`: one whose columns are called otherwise
 
 `ipg data check waterbirds100 --data-path data/waterbirds100 --json`
 
@@ -44,7 +48,11 @@ def check(
     ],
     data_path: Annotated[str | None, typer.Option(help="Where its files are.")] = None,
     size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of splits, noise and colours.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of noise and colours, and of splits that are drawn with them.")] = 0,
+    split_seed: Annotated[int, typer.Option(help=field_help()["split_seed"], min=0)] = 0,
+    path_column: Annotated[str, typer.Option(help=field_help()["path_column"])] = "path",
+    label_column: Annotated[str, typer.Option(help=field_help()["label_column"])] = "label",
+    attribute_column: Annotated[str, typer.Option(help=field_help()["attribute_column"])] = "attribute",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")] = False,
 ) -> None:
     """Count the images of each split, label and group, look for broken ones and copies, and say what that means.
@@ -58,10 +66,12 @@ def check(
     from ipg.data.check import check_files, check_table
     from ipg.data.errors import ProblemsError
     from ipg.data.load import list_files, load
+    from ipg.data.reading import Reading
 
+    reading = Reading(split_seed, path_column, label_column, attribute_column)
     console = Console(highlight=False)
     try:
-        listing = list_files(name, path=data_path, seed=seed)
+        listing = list_files(name, path=data_path, reading=reading)
     except ProblemsError as error:
         if as_json:
             typer.echo(
@@ -71,7 +81,7 @@ def check(
             _show_problems(console, name, error.problems)
         raise typer.Exit(1) from None
     if listing is None:
-        report = check_table(load(name, path=data_path, size=size, seed=seed))
+        report = check_table(load(name, path=data_path, size=size, seed=seed, reading=reading))
     else:
         report = check_files(listing, size=size)
     if as_json:
@@ -85,7 +95,7 @@ def check(
 def _show_problems(console: Console, name: str, problems: list[str]) -> None:
     from rich.text import Text
 
-    console.print(Text(f"{name} cannot be used: {len(problems):,} problems", style="bold red"))
+    console.print(Text(f"{name} cannot be used: {number_of(len(problems), 'problem')}", style="bold red"))
     for problem in problems[: 3 * SHOWN]:
         console.print(f"  {printable(problem)}", markup=False)
     if len(problems) > 3 * SHOWN:
@@ -97,7 +107,7 @@ def _show(console: Console, report: Report) -> None:
     from rich.table import Table
 
     shape = f" of {'×'.join(map(str, report.shape))}" if report.shape else ""
-    console.print(f"{report.name}: {int(report.counts.sum()):,} images{shape}", markup=False)
+    console.print(f"{report.name}: {number_of(int(report.counts.sum()), 'image')}{shape}", markup=False)
     table = Table()
     table.add_column("label and attribute" if len(report.attributes) > 1 else "label")
     for split in report.splits:
@@ -108,7 +118,9 @@ def _show(console: Console, report: Report) -> None:
         rows.append((printable(label), report.counts[:, k].sum(dim=1).tolist()))
         if len(report.attributes) > 1:
             rows += [
-                (f"  {printable(name)}", report.counts[:, k, a].tolist()) for a, name in enumerate(report.attributes)
+                (f"  {printable(name)}", report.counts[:, k, a].tolist())
+                for a, name in enumerate(report.attributes)
+                if (k, a) not in report.impossible
             ]
     for text, counts in rows[:MOST_ROWS]:
         table.add_row(escape(text), *(f"{count:,}" for count in counts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +57,7 @@ def waterbirds(
     with _bar("birds") as show:
         where = prepare(cub, places, output, correlation=correlation, seed=seed, progress=show)
     names = {1.0: "waterbirds100", 0.95: "waterbirds95"}
-    typer.echo(f"made: ipg data check {names.get(correlation, 'waterbirds')} --data-path {where}")
+    typer.echo(f"made: ipg data check {names.get(correlation, 'waterbirds')} --data-path {shlex.quote(str(where))}")
 
 
 @app.command("celeba", epilog=CELEBA_EXAMPLES)
@@ -73,7 +74,7 @@ def celeba(
 
     with _bar("images") as show:
         where = prepare(archives, output, progress=show)
-    typer.echo(f"made: ipg data check celeba --data-path {where}")
+    typer.echo(f"made: ipg data check celeba --data-path {shlex.quote(str(where))}")
 
 
 @contextmanager

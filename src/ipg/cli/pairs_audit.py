@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ipg.words import number_of
+
 if TYPE_CHECKING:
     from ipg.cli.pairs_data import Data
     from ipg.pairs.opinions import Opinions
@@ -155,4 +157,5 @@ def _print(manifest: Manifest, counts: Any, data: Data | None, *, written: bool)
             soft_wrap=True,
         )
     done = f"written to {manifest.path}" if written else "nothing was written"
-    console.print(f"{counts['ok']:,} of {len(manifest):,} pairs are accepted; {done}", soft_wrap=True)
+    pairs = f"{number_of(len(manifest), 'pair')} {'is' if len(manifest) == 1 else 'are'}"
+    console.print(f"{counts['ok']:,} of {pairs} accepted; {done}", soft_wrap=True)

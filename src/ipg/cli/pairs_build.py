@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ipg.cli.pairs_data import Data
-    from ipg.pairs.plan import Plan
+from ipg.cli.errors import printable
+from ipg.config import field_help
+from ipg.words import number_of
 
 __all__ = ["EXAMPLES", "build"]
 
@@ -69,6 +67,10 @@ def build(
     split: Annotated[str, typer.Option(help="train, to guide by, or validation, to hold out.")] = "train",
     size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of every draw.")] = 0,
+    split_seed: Annotated[int, typer.Option(help=field_help()["split_seed"], min=0)] = 0,
+    path_column: Annotated[str, typer.Option(help=field_help()["path_column"])] = "path",
+    label_column: Annotated[str, typer.Option(help=field_help()["label_column"])] = "label",
+    attribute_column: Annotated[str, typer.Option(help=field_help()["attribute_column"])] = "attribute",
     parquet: Annotated[bool, typer.Option("--parquet", help="Write the manifest as Parquet, not CSV.")] = False,
     table: Annotated[
         Path | None,
@@ -161,26 +163,48 @@ def build(
     own = {name: value for name, value in given.items() if value is not None}
     _check(builder.value, own, count, split)
 
-    from ipg.cli.pairs_data import load_data
-    from ipg.cli.progress import bar
-    from ipg.pairs.plan import write
+    import shlex
 
-    found = load_data(data, data_path, size, seed)
-    plan = _plan(builder.value, found, count, split, seed, own)
-    settings: dict[str, Any] = {"builder": builder.value, "data": data, "split": split, "count": count, "seed": seed}
-    settings |= {"size": found.table.images.shape[-1], **{name: _recorded(value) for name, value in own.items()}}
+    from ipg.cli.pairs_data import load_data
+    from ipg.cli.pairs_plan import plan_of
+    from ipg.cli.progress import bar
+    from ipg.data.reading import Reading
+    from ipg.pairs.plan import write
+    from ipg.pairs.record import placed
+
+    reading = Reading(split_seed, path_column, label_column, attribute_column)
+    found = load_data(data, data_path, size, seed, reading)
+    plan = plan_of(builder.value, found, count, split, seed, own)
+    settings: dict[str, Any] = {"builder": builder.value, "split": split, "count": count, "seed": seed}
+    settings |= {"data": placed(data), "size": found.table.images.shape[-1]}
+    settings |= {f"{role}_column": name for role, name in reading.renamed.items()}
+    settings |= {} if found.table.drawn is None else {"split_seed": split_seed}
+    settings |= {name: _recorded(value) for name, value in own.items()}
     if data_path is not None:
         settings["data_path"] = str(Path(data_path).expanduser().absolute())
 
     def say_made(made: int) -> None:
-        typer.echo(f"{made:,} of {len(plan):,} pairs are there already; going on with the rest")
+        typer.echo(f"{made:,} of {number_of(len(plan), 'pair')} are there already; going on with the rest")
 
+    before = _count(output)
     try:
         with bar("pairs") as progress:
             manifest = write(plan, output, settings=settings, parquet=parquet, begun=say_made, progress=progress)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; run the same command again to go on") from None
-    typer.echo(f"{len(manifest):,} pairs are in {manifest.path}; look at them with: ipg pairs show {output}")
+    for note in plan.notes:
+        typer.echo(printable(note))
+    added, total = len(manifest) - before, len(manifest)
+    done = f"{number_of(added, 'pair')} {'was' if added == 1 else 'were'} added; " if before and added else ""
+    there = f"{number_of(total, 'pair')} {'is' if total == 1 else 'are'} {'now ' if done else ''}in {manifest.path}"
+    typer.echo(f"{done}{there}; look at them with: ipg pairs show {shlex.quote(str(output))}")
+
+
+def _count(folder: Path) -> int:
+    """How many pairs a folder has."""
+    from ipg.pairs.rows import NAMES, Manifest
+
+    return len(Manifest.read(folder)) if any((folder / name).is_file() for name in NAMES) else 0
 
 
 def _recorded(value: Any) -> Any:
@@ -215,76 +239,3 @@ def _check(builder: str, own: dict[str, Any], count: int | None, split: str) -> 
         problems.append(f"--split is {split!r}; pairs are made of train or validation images alone")
     if problems:
         raise ProblemsError(problems)
-
-
-def _plan(builder: str, data: Data, count: int | None, split: str, seed: int, own: dict[str, Any]) -> Plan:
-    from ipg.data.errors import DataError
-    from ipg.pairs import background, counterparts, edited, matched, plan, recolored
-    from ipg.pairs.masks import Masks
-
-    table, listing = data.table, data.listing
-    if builder == "edited":
-        prompts = edited.read_prompts(own["prompts"], table) if "prompts" in own else edited.celeba_prompts(table)
-        where = {name: own[name] for name in ("model", "device", "side", "steps") if name in own}
-        many = {name: own[name] for name in ("per_group", "candidates") if name in own}
-        return edited.plan(table, edited.lazy_kontext(**where), prompts=prompts, split=split, seed=seed, **many)
-    if builder == "counterparts" and listing is not None:
-        images = own.get("images")
-        return counterparts.plan(table, listing, own["table"], images=images, count=count, split=split, seed=seed)
-    if builder == "background" and listing is not None:
-        masks = Masks(own["masks"], listing, size=table.images.shape[-1])
-        keep = own.get("keep") or ("scene" if table.name.endswith("_reverse") else "object")  # the label is of it
-        traces = own.get("traces", "second")
-        return background.plan(table, count or 0, masks=masks, keep=keep, traces=traces, split=split, seed=seed)
-    if listing is None and builder in ("counterparts", "background"):
-        raise DataError(f"{builder} pairs are of image files, and {table.name} has none; use recolored pairs")
-    if builder == "matched":
-        points = _features(data, split, own)
-        return plan.of_pair_set(table, matched.matched(table, points, count or 0, split=split, seed=seed))
-    make = {"random": matched.random, "recolored": recolored.build}[builder]
-    return plan.of_pair_set(table, make(table, count or 0, split=split, seed=seed))
-
-
-def _features(data: Data, split: str, own: dict[str, Any]) -> Any:
-    """What images are matched in: features, attributes or both; thumbnails where neither is given."""
-    from ipg.pairs.features import joined, read_attributes, read_features, thumbnails
-
-    table = data.table
-    points = read_features(own["features"], table) if "features" in own else None
-    if "network" in own:
-        points = _computed(table.part(split).images, own)
-    if "attributes" not in own:
-        return thumbnails(table.part(split).images) if points is None else points
-    others, _ = read_attributes(own["attributes"], table)
-    rows = table.indices(split)
-    if points is None:
-        return others[rows]
-    if len(points) not in (len(table), len(rows)):
-        return points  # which is refused
-    inside = points[rows.numpy()] if len(points) == len(table) else points
-    return joined(inside, others[rows], weight=own.get("weight", 1.0))
-
-
-def _computed(images: Tensor, own: dict[str, Any]) -> Any:
-    """What a network that is trained already makes of `images`, (n, D)."""
-    import torch
-
-    from ipg.cli.progress import bar
-    from ipg.evaluation.features import features
-    from ipg.models import build_model
-    from ipg.training.device import resolve_device
-
-    model = build_model(
-        own["network"],
-        channels=images.shape[1],
-        classes=2,
-        weights=own["weights"],
-        normalization=own.get("normalization"),
-        size=images.shape[-1],
-    ).to(resolve_device("auto"))
-    found = []
-    with bar("features") as progress:
-        for part in torch.split(images, 512):
-            found.append(features(model, part).cpu())
-            progress(sum(map(len, found)), len(images))
-    return torch.cat(found).numpy()

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ipg.data.errors import DataError
 from ipg.data.listing import Listing
 from ipg.data.load import list_files, load
+from ipg.data.names import is_own
+from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
-from ipg.pairs.plan import read_record
+from ipg.pairs.record import RECORD, placed, read_record
+from ipg.whereabouts import find_file
 
 __all__ = ["Data", "load_data", "open_data"]
 
@@ -22,9 +26,9 @@ class Data:
     listing: Listing | None
 
 
-def load_data(name: str, path: str | None, size: int | None, seed: int) -> Data:
+def load_data(name: str, path: str | None, size: int | None, seed: int, reading: Reading | None = None) -> Data:
     """A data set by name."""
-    listing = list_files(name, path=path, seed=seed)
+    listing = list_files(name, path=path, reading=reading)
     if listing is None:
         return Data(load(name, path=path, size=size, seed=seed), None)
     return Data(listing.table(size), listing)
@@ -33,9 +37,19 @@ def load_data(name: str, path: str | None, size: int | None, seed: int) -> Data:
 def open_data(folder: Path, name: str | None, path: str | None) -> Data | None:
     """The data set of the pairs in `folder`: the one named, else the one they were made from; None where none is."""
     record: dict[str, Any] = next((one["settings"] for one in read_record(folder).values()), {})
-    wanted = name or record.get("data")
-    if not wanted:
+    known = _found(record.get("data"), folder)
+    if not (name or known):
         return None
-    same = wanted == record.get("data")
-    place = path or (record.get("data_path") if same else None)
-    return load_data(wanted, place, record.get("size") if same else None, int(record.get("seed", 0)) if same else 0)
+    if name and (known is None or placed(name) != placed(known)):
+        return load_data(name, path, None, 0)
+    wanted, place = name or str(known), path or record.get("data_path")
+    if is_own(wanted) and place is None and ("/" in wanted or "\\" in wanted) and not Path(wanted).exists():
+        raise DataError(f"{folder / RECORD}: the pairs are of {wanted}, which is not there; say where with --data")
+    return load_data(wanted, place, record.get("size"), int(record.get("seed", 0)), Reading.kept(record))
+
+
+def _found(data: Any, folder: Path) -> str | None:
+    """The data that a record names; a path that is not in full is looked for from here and above the pairs."""
+    if not isinstance(data, str) or not data:
+        return None
+    return data if not is_own(data) or Path(data).is_absolute() else find_file(data, run=folder / RECORD)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ipg.data.cache import UnreadableError
+from ipg.data.doubts import alike, too_many_labels
 from ipg.data.duplicates import identical, similar
 from ipg.data.listing import Listing
 from ipg.data.splits import SPLITS
@@ -48,6 +49,8 @@ class Report:
     attributes: tuple[str, ...]
     counts: Tensor  # (splits, classes, attributes)
     findings: tuple[Finding, ...]
+    impossible: frozenset[tuple[int, int]] = frozenset()
+    """Classes and attributes, by number, that are no groups: attributes are of one label alone, and it has fewer."""
 
     @property
     def broken(self) -> bool:
@@ -61,6 +64,7 @@ class Report:
             for s, split in enumerate(self.splits)
             for k, label in enumerate(self.classes)
             for a, attribute in enumerate(self.attributes)
+            if (k, a) not in self.impossible
         ]
         findings = [asdict(finding) for finding in self.findings]
         total = int(self.counts.sum())
@@ -81,11 +85,22 @@ def check_files(listing: Listing, *, size: int | None = None) -> Report:
         meaning = "Training refuses data with images that cannot be decoded: replace the files, or remove their rows."
         findings.append(Finding("error", "unreadable images", meaning, items))
     counts = _counts(listing, len(SPLITS))
+    findings += _about_labels(listing)
     findings += _about_copies(listing, table)
-    findings += _about_counts(counts, SPLITS, listing.classes, listing.attributes)
+    findings += _about_counts(counts, SPLITS, listing.classes, listing.attributes, nested=listing.nested)
     findings += [Finding("note", "as read", f"{note[0].upper()}{note[1:]}.") for note in listing.notes]
     shape = tuple(table.images.shape[1:]) if table is not None else None
-    return Report(listing.name, shape, SPLITS, listing.classes, listing.attributes, counts, tuple(findings))
+    nowhere = torch.nonzero(counts.sum(dim=0) == 0).tolist() if listing.nested else []
+    return Report(
+        name=listing.name,
+        shape=shape,
+        splits=SPLITS,
+        classes=listing.classes,
+        attributes=listing.attributes,
+        counts=counts,
+        findings=tuple(findings),
+        impossible=frozenset((label, attribute) for label, attribute in nowhere),
+    )
 
 
 def check_table(table: ImageTable) -> Report:
@@ -101,6 +116,14 @@ def _counts(rows: Listing | ImageTable, splits: int) -> Tensor:
     shape = (splits, len(rows.classes), len(rows.attributes))
     key = (rows.split * shape[1] + rows.label) * shape[2] + rows.attribute
     return torch.bincount(key, minlength=splits * shape[1] * shape[2]).view(shape)
+
+
+def _about_labels(listing: Listing) -> Iterator[Finding]:
+    if (doubt := too_many_labels(listing)) is not None:
+        yield Finding("error", "labels that cannot be learnt", f"{doubt[0].upper()}{doubt[1:]}: training refuses them.")
+    if same := alike(listing.classes):
+        meaning = "They differ in case or in spaces alone and count as classes of their own: give them one name."
+        yield Finding("warning", "labels nearly alike", meaning, same)
 
 
 def _about_copies(listing: Listing, table: ImageTable | None) -> Iterator[Finding]:
@@ -127,8 +150,10 @@ def _about_copies(listing: Listing, table: ImageTable | None) -> Iterator[Findin
 
 
 def _about_counts(
-    counts: Tensor, splits: Sequence[str], classes: Sequence[str], attributes: Sequence[str]
+    counts: Tensor, splits: Sequence[str], classes: Sequence[str], attributes: Sequence[str], *, nested: bool = False
 ) -> Iterator[Finding]:
+    """What groups mean for training; those that are `nested` in labels cannot be compared between them."""
+
     def groups(mask: Tensor) -> tuple[str, ...]:
         named = len(attributes) > 1
         return tuple(classes[k] + (f", {attributes[a]}" if named else "") for k, a in torch.nonzero(mask).tolist())
@@ -147,8 +172,9 @@ def _about_counts(
         )
         yield Finding("note", "no group labels", meaning)
     else:
-        yield from _about_shortcut(train, classes, attributes)
-        if empty := groups(train == 0):
+        if not nested:
+            yield from _about_shortcut(train, classes, attributes)
+        if empty := groups((train == 0) & (counts.sum(dim=0) > 0) if nested else train == 0):
             meaning = "Reweighting groups cannot help there; pairs can."
             yield Finding("note", "groups without a training image", meaning, empty)
     for name, meaning in (

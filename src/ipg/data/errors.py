@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["DataError", "ProblemsError", "array_trouble"]
+__all__ = ["DataError", "MissingError", "ProblemsError", "array_trouble"]
 
 SHOWN = 10
 """How many of many problems a message names."""
@@ -12,6 +12,10 @@ SHOWN = 10
 
 class DataError(ValueError):
     """A data file is missing, truncated, corrupt or of another kind than expected; the message says what to do."""
+
+
+class MissingError(DataError):
+    """The files of a data set that has a name are not where it is looked for."""
 
 
 class ProblemsError(DataError):

@@ -4,8 +4,8 @@ Folders: `photos/cat/…`, `photos/dog/…`, or with splits above, `photos/train
 have no attribute.
 
 Table (CSV, TSV or Parquet): `path`, relative to the table's folder, and `label`; optionally `attribute`, what must not
-matter, with any number of values, or `group`; and `split` (train, validation, test, or 0, 1, 2). A `group` numbered
-label x (number of attributes) + attribute, as group DRO does, is taken apart; any other is taken for the attribute.
+matter, with any number of values, or `group`, which is taken apart (`groups` says how); and `split` (train, validation,
+test, or 0, 1, 2). The first three may be called otherwise (`reading`).
 
 Splits that are missing are drawn from the training images, stratified by label and attribute.
 """
@@ -13,7 +13,8 @@ Splits that are missing are drawn from the training images, stratified by label 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from torch import Tensor
 
 from ipg.data.columns import TABLE_SUFFIXES, Columns, read_columns
 from ipg.data.errors import DataError, ProblemsError
+from ipg.data.groups import Attribute, numbered, of_groups
 from ipg.data.listing import Listing, find_files
+from ipg.data.reading import Reading, likeliest
 from ipg.data.sources import FolderSource, Source, ZipSource, is_image
 from ipg.data.splits import SHARES, SPLIT_NAMES, SPLITS, draw_missing
 
@@ -30,10 +33,6 @@ __all__ = ["is_table", "read"]
 
 COLUMNS = ("path", "label", "attribute", "group", "split")
 SIZE = 224
-MOST_VALUES = 10_000
-"""Values of an attribute that groups may number; beyond, their numbers are names."""
-MOST_DIGITS = 1000
-"""Digits of what is taken for a number; Python refuses to read much longer ones."""
 _SPLIT_FOLDERS = {name for name in SPLIT_NAMES if not name.isdecimal()}  # 0 and 1 are classes
 _LAYOUT = "expected a folder for each class with its images in it, or a CSV with the columns path and label"
 
@@ -43,44 +42,44 @@ def is_table(path: str | PathLike[str]) -> bool:
     return str(path).lower().endswith(TABLE_SUFFIXES)
 
 
-def read(path: str | PathLike[str], *, images: str | PathLike[str] | None = None, seed: int = 0) -> Listing:
+def read(
+    path: str | PathLike[str], *, images: str | PathLike[str] | None = None, reading: Reading | None = None
+) -> Listing:
     """Read images of one's own.
 
     Args:
         path: the folder or zip with a folder for each class, or the table.
         images: for a table, the folder or zip that its paths are relative to; its own folder where not given.
-        seed: of the splits that are missing.
+        reading: what the columns of the table are called, and the seed of the splits that are missing.
 
     Raises:
         DataError: nothing is there, or it is not laid out like this; all that is wrong is said at once.
     """
-    place = Path(path).expanduser()
+    place, how = Path(path).expanduser(), reading or Reading()
     if is_table(place):
-        return _read_table(place, Path(images).expanduser() if images is not None else place.parent, seed)
+        return _read_table(place, Path(images).expanduser() if images is not None else place.parent, how)
     if not place.exists():
         raise DataError(f"there is nothing at {place}; {_LAYOUT}")
     if place.is_file() and place.suffix.lower() != ".zip":
         raise DataError(f"{place} is neither a folder nor a zip or table; {_LAYOUT}")
-    return _read_folders(place, FolderSource(place) if place.is_dir() else ZipSource([place]), seed)
+    if how.renamed:
+        raise DataError(f"{place} is no table and has no columns: leave --{next(iter(how.renamed))}-column out")
+    return _read_folders(place, FolderSource(place) if place.is_dir() else ZipSource([place]), how)
 
 
-def _read_table(place: Path, home: Path, seed: int) -> Listing:
+def _read_table(place: Path, home: Path, reading: Reading) -> Listing:
     columns = read_columns(place)
-    columns.require("path", "label")
-    extra = [name for name in columns.values if name not in COLUMNS]
-    problems = [
-        f"{place} has a column {name!r}; is {near[0]} meant?"
-        for name in extra
-        if (near := difflib.get_close_matches(name.lower(), [c for c in COLUMNS if c not in columns], n=1, cutoff=0.75))
-    ]
-    if "attribute" in columns and "group" in columns:
+    reading.check(columns)
+    roles = _roles(columns, reading)
+    extra = [name for name in columns.values if name not in roles.values()]
+    problems = list(_misspelt(place, extra, roles))
+    if {"attribute", "group"} <= roles.keys():
         problems.append(f"{place} has both attribute and group; keep one of them")
     if not home.exists():
         raise DataError(f"there is no folder {home} for the images of {place}")
-    for name in ("label", "attribute", "group"):
-        problems += [
-            f"{columns.where(row)}: no {name}" for row, text in enumerate(columns.values.get(name, ())) if not text
-        ]
+    for role in ("label", "attribute", "group"):
+        cells = columns[roles[role]] if role in roles else []
+        problems += [f"{columns.where(row)}: no {roles[role]}" for row, text in enumerate(cells) if not text]
     split = None
     if "split" in columns:
         split = torch.tensor([SPLIT_NAMES.get(text.lower(), -1) for text in columns["split"]])
@@ -91,18 +90,56 @@ def _read_table(place: Path, home: Path, seed: int) -> Listing:
     source: Source = FolderSource(home) if home.is_dir() else ZipSource([home])
     files: tuple[str, ...] = ()
     try:
-        files = find_files(source, columns["path"], columns.where)
+        files = find_files(source, columns[reading.path_column], columns.where)
     except ProblemsError as error:
         problems += error.problems
     if problems:
         raise ProblemsError(problems)
-    label, classes = _numbered(columns["label"])
-    attribute, attributes = _attribute(columns, label, len(classes))
-    notes = [f"columns that are not used: {', '.join(extra)}"] if extra else []
-    return _listing(place, source, files, (label, classes), (attribute, attributes), split, seed, notes)
+    labels = numbered(columns[reading.label_column])
+    attribute = _attribute(columns, roles, labels)
+    notes = list(_unused(extra, attribute))
+    listing = _listing(place, source, files, labels, attribute, split, reading.split_seed, notes)
+    return replace(listing, label_column=reading.label_column)
 
 
-def _read_folders(place: Path, source: Source, seed: int) -> Listing:
+def _roles(columns: Columns, reading: Reading) -> dict[str, str]:
+    """The columns by what they hold; a column that is named for the attribute takes the place of `group`."""
+    wanted = {name: name for name in COLUMNS} | reading.renamed
+    if "attribute" in reading.renamed:
+        del wanted["attribute" if wanted["attribute"] == "group" else "group"]
+    return {role: name for role, name in wanted.items() if name in columns}
+
+
+def _misspelt(place: Path, extra: Sequence[str], roles: Mapping[str, str]) -> Iterator[str]:
+    """Columns that nobody asked for and whose names are nearly those of columns that are not there."""
+    grouped = {"attribute", "group"} if roles.keys() & {"attribute", "group"} else set()
+    free = [name for name in COLUMNS if name not in {*roles, *grouped}]
+    for name in extra:
+        if near := difflib.get_close_matches(name.lower(), free, n=1, cutoff=0.75):
+            option = f" Then say --{near[0]}-column {name}" if near[0] in ("path", "label", "attribute") else ""
+            yield f"{place} has a column {name!r}; is {near[0]} meant?{option}"
+
+
+def _attribute(columns: Columns, roles: Mapping[str, str], labels: tuple[Tensor, tuple[str, ...]]) -> Attribute:
+    label, classes = labels
+    if "attribute" in roles:
+        return Attribute(*numbered(columns[roles["attribute"]]))
+    if "group" in roles:
+        return of_groups(columns["group"], columns[roles["label"]], label, classes)
+    return Attribute(torch.zeros_like(label), ("all",))
+
+
+def _unused(extra: Sequence[str], attribute: Attribute) -> Iterator[str]:
+    """What to know of the columns."""
+    if extra:
+        guess = likeliest("attribute", "attribute", extra) if len(attribute.names) == 1 else None
+        hint = f" (if {guess} is what must not matter, say --attribute-column {guess})" if guess else ""
+        yield f"columns that are not used: {', '.join(extra)}{hint}"
+    if attribute.note:
+        yield attribute.note
+
+
+def _read_folders(place: Path, source: Source, reading: Reading) -> Listing:
     names = [name for name in source.names() if is_image(name)]
     paths = [name.split("/") for name in names]
     deep = all(len(parts) > 2 for parts in paths)
@@ -125,9 +162,9 @@ def _read_folders(place: Path, source: Source, seed: int) -> Listing:
     if not names:
         tables = sorted(str(inner) for inner in place.glob("*") if is_table(inner)) if place.is_dir() else []
         raise DataError(f"{place} has no image in it; " + (f"is {tables[0]} meant?" if tables else _LAYOUT))
-    label, classes = _numbered([parts[0] for parts in paths])
-    nothing = torch.zeros_like(label), ("all",)
-    return _listing(place, source, tuple(names), (label, classes), nothing, split, seed, [])
+    label, classes = numbered([parts[0] for parts in paths])
+    nothing = Attribute(torch.zeros_like(label), ("all",))
+    return _listing(place, source, tuple(names), (label, classes), nothing, split, reading.split_seed, [])
 
 
 def _listing(
@@ -135,7 +172,7 @@ def _listing(
     source: Source,
     files: tuple[str, ...],
     label: tuple[Tensor, tuple[str, ...]],
-    attribute: tuple[Tensor, tuple[str, ...]],
+    attribute: Attribute,
     split: Tensor | None,
     seed: int,
     notes: Sequence[str],
@@ -145,10 +182,10 @@ def _listing(
     if split is not None and not bool((split == 0).any()):
         raise DataError(f"{place} has no training image; give some rows the split train, or leave the column out")
     given = torch.zeros_like(label[0]) if split is None else split
-    made = draw_missing(given, label[0] * len(attribute[1]) + attribute[0], source.stamps(files), seed=seed)
+    made = draw_missing(given, label[0] * len(attribute.names) + attribute.number, source.stamps(files), seed=seed)
     drawn = [f"{SPLITS[number]} ({share:.0%})" for number, share in SHARES.items() if not bool((given == number).any())]
     if drawn:
-        notes = [*notes, f"drawn by seed {seed} from the training images: {' and '.join(drawn)}"]
+        notes = [*notes, f"drawn by --split-seed {seed} from the training images: {' and '.join(drawn)}"]
     listing = Listing(
         name=place.name.partition(".")[0]
         if is_table(place)
@@ -158,34 +195,15 @@ def _listing(
         source=source,
         files=files,
         label=label[0],
-        attribute=attribute[0],
+        attribute=attribute.number,
         split=made,
         content=label[0],
         classes=label[1],
-        attributes=attribute[1],
+        attributes=attribute.names,
         size=SIZE,
         fit="crop",
         notes=tuple(notes),
+        drawn=seed if drawn else None,
+        nested=attribute.nested,
     )
     return listing if drawn else listing.by_split()  # a draw must not decide the order of the cache
-
-
-def _numbered(texts: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
-    """Numbers for texts and the texts by number, in the order of their values where all are whole numbers."""
-    names = sorted(set(texts), key=(lambda text: (int(text), text)) if _are_whole(texts) else (lambda text: (0, text)))
-    numbers = {name: number for number, name in enumerate(names)}
-    return torch.tensor([numbers[text] for text in texts]), tuple(names)
-
-
-def _attribute(columns: Columns, label: Tensor, classes: int) -> tuple[Tensor, tuple[str, ...]]:
-    if "group" in columns and _are_whole(columns["group"]):
-        numbers = [int(text) for text in columns["group"]]
-        values = -(-(max(numbers) + 1) // classes)
-        if min(numbers) >= 0 and values <= MOST_VALUES and [n // values for n in numbers] == label.tolist():
-            return torch.tensor([n % values for n in numbers]), tuple(str(value) for value in range(values))
-    name = next((name for name in ("attribute", "group") if name in columns), None)
-    return _numbered(columns[name]) if name else (torch.zeros_like(label), ("all",))
-
-
-def _are_whole(texts: Sequence[str]) -> bool:
-    return all(text.removeprefix("-").isdecimal() and len(text) < MOST_DIGITS for text in texts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 import torch
 from torch import Tensor
@@ -36,6 +37,12 @@ class Listing:
     fit: Fit = "squeeze"
     notes: tuple[str, ...] = ()
     """What the reader decided by itself, in sentences."""
+    label_column: str | None = None
+    """The column of the user's own table that the labels are from."""
+    drawn: int | None = None
+    """The seed that drew the split; None where the data has one."""
+    nested: bool = False
+    """Whether an attribute stands for something else under every label."""
 
     def by_split(self) -> Listing:
         """The rows sorted by split, so that a split of the memory-mapped images is one piece and is not copied."""
@@ -58,6 +65,7 @@ class Listing:
             classes=self.classes,
             attributes=self.attributes,
             names=self.files,
+            drawn=self.drawn,
         )
 
 
@@ -73,7 +81,7 @@ def find_files(source: Source, names: Sequence[str], where: Callable[[int], str]
         try:
             found = source.find(name) if name else None
         except DataError as error:
-            problems.append(f"{where(row)}: {error}")
+            problems.append(f"{where(row)}: {error}; {_outside(name)}")
             continue
         if found is None:
             problems.append(
@@ -86,3 +94,10 @@ def find_files(source: Source, names: Sequence[str], where: Callable[[int], str]
     if problems:
         raise ProblemsError(problems)
     return tuple(rows)
+
+
+def _outside(name: str) -> str:
+    """What to do about an image that is not inside the data."""
+    if PurePath(name).is_absolute():
+        return "name a folder that all images are in with --data-path"
+    return "paths are relative to the folder of the table, or to --data-path, and may not lead out of it"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Protocol
 
 from ipg.data import celeba, colored_fashion, colored_mnist, folder, waterbirds
-from ipg.data.errors import DataError
+from ipg.data.doubts import too_many_labels
+from ipg.data.errors import DataError, MissingError
 from ipg.data.listing import Listing
+from ipg.data.names import is_own
+from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 
 __all__ = ["DATASETS", "list_files", "load"]
@@ -26,8 +30,10 @@ class Loader(Protocol):
         ...
 
 
-Reader = Callable[[Where, int], Listing]
-"""Lists the files of a data set, from its path and a seed."""
+Reader = Callable[[Where, Reading], Listing]
+"""Lists the files of a data set, from its path and, for one's own, how it is to be read."""
+OWN = "folder"
+"""The name of one's own images, whose place is said apart."""
 
 
 def _fashion(protocol: colored_fashion.Protocol) -> Loader:
@@ -48,23 +54,26 @@ def _mnist(protocol: colored_mnist.Protocol, *, test: int | None = None) -> Load
 
 def _decoding(reader: Reader) -> Loader:
     def load(path: Where, size: int | None, seed: int) -> ImageTable:
-        return reader(path, seed).table(size)
+        return reader(path, Reading()).table(size)
 
     return load
 
 
 def _waterbirds(release: str, *, reverse: bool) -> Reader:
-    return lambda path, seed: waterbirds.read(release, path, reverse=reverse)
+    return lambda path, reading: waterbirds.read(release, path, reverse=reverse)
 
 
 def _celeba(name: str, task: tuple[str, str] = celeba.DEFAULT) -> Reader:
-    return lambda path, seed: celeba.read(name, path, task=task)
+    return lambda path, reading: celeba.read(name, path, task=task)
 
 
-def _folder(path: Where, seed: int) -> Listing:
+def _folder(path: Where, reading: Reading) -> Listing:
     if path is None:
-        raise ValueError("the data set folder is your own images: say where they are with --data-path, or as --data")
-    return folder.read(path, seed=seed)
+        raise MissingError(
+            "the data set folder is your own images: say where they are with --data-path, or give their path in the "
+            "place of the word folder"
+        )
+    return folder.read(path, reading=reading)
 
 
 READERS: dict[str, Reader] = {
@@ -76,7 +85,7 @@ READERS: dict[str, Reader] = {
     "waterbirds_reverse": _waterbirds("waterbirds", reverse=True),
     "celeba": _celeba("celeba"),
     "celeba_subset": _celeba("celeba_subset"),
-    "folder": _folder,
+    OWN: _folder,
 }
 """Data sets that are files of images."""
 
@@ -95,8 +104,10 @@ DATASETS: dict[str, Loader] = {
 }
 
 
-def load(name: str, *, path: Where = None, size: int | None = None, seed: int = 0) -> ImageTable:
-    """Load a data set.
+def load(
+    name: str, *, path: Where = None, size: int | None = None, seed: int = 0, reading: Reading | None = None
+) -> ImageTable:
+    """Load a data set to train on or to test with.
 
     Args:
         name: one of `DATASETS`, hyphens allowed for underscores; `celeba:LABEL/SHORTCUT` for other attributes than
@@ -104,20 +115,56 @@ def load(name: str, *, path: Where = None, size: int | None = None, seed: int = 
         path: where its files lie; the data set's own default if left out. Embedded data takes none. For a table of
             one's own: the folder that its paths are relative to, or the table itself if it has moved.
         size: the images' side in pixels; the data set's own default if left out.
-        seed: of whatever the data set draws (splits, noise, colours).
+        seed: of whatever the data set draws (noise, colours, and splits where these are drawn with them).
+        reading: how one's own images are read; a split that they do not bring is drawn by its `split_seed`.
+
+    Raises:
+        DataError: the data cannot be used; also where its labels cannot be labels.
     """
-    loader = DATASETS.get(name.replace("-", "_"))
-    if loader is not None:
-        return loader(path, size, seed)
-    return _decoding(_reader(name))(path, size, seed)
+    how, plain = reading or Reading(), name.replace("-", "_")
+    if plain in DATASETS and plain != OWN:
+        _check_columns(name, how)
+        with _looking_here(name, path):
+            return DATASETS[plain](path, size, seed)
+    listing = _listed(name, path, how)
+    if (doubt := too_many_labels(listing)) is not None:
+        raise DataError(f"{listing.source.place}: {doubt}")
+    return listing.table(size)
 
 
-def list_files(name: str, *, path: Where = None, seed: int = 0) -> Listing | None:
+def list_files(name: str, *, path: Where = None, reading: Reading | None = None) -> Listing | None:
     """The files of a data set before they are decoded; None for data sets that are no files of images."""
     plain = name.replace("-", "_")
-    if plain in DATASETS and plain not in READERS:
-        return None
-    return (READERS.get(plain) or _reader(name))(path, seed)
+    return None if plain in DATASETS and plain not in READERS else _listed(name, path, reading or Reading())
+
+
+def _listed(name: str, path: Where, reading: Reading) -> Listing:
+    reader = READERS.get(name.replace("-", "_"))
+    if not is_own(name):
+        _check_columns(name, reading)
+    with _looking_here(name, path):
+        return (reader or _reader(name))(path, reading)
+
+
+def _check_columns(name: str, reading: Reading) -> None:
+    """ValueError where columns are named of a data set that has its own."""
+    if reading.renamed:
+        raise ValueError(f"{name} has columns of its own: leave --{next(iter(reading.renamed))}-column out")
+
+
+@contextmanager
+def _looking_here(name: str, path: Where) -> Iterator[None]:
+    """Where the files of a data set are missing: say how a folder here is meant that is called like it."""
+    try:
+        yield
+    except MissingError as error:
+        here = name.partition(":")[0]
+        if path is not None or not Path(here).exists():
+            raise
+        kind = "" if name == OWN else f", or --data-path {here} if it holds that data set"
+        raise MissingError(
+            f"{error}. There is a {here} here: write ./{here} if it is images of your own{kind}"
+        ) from None
 
 
 def _reader(name: str) -> Reader:
@@ -132,13 +179,13 @@ def _reader(name: str) -> Reader:
         raise ValueError(
             f"unknown data set {name!r}; there are {', '.join(DATASETS)}, and paths of your own folders and tables"
         )
-    return lambda path, seed: _own(name, path, seed)
+    return lambda path, reading: _own(name, path, reading)
 
 
-def _own(name: str, path: Where, seed: int) -> Listing:
+def _own(name: str, path: Where, reading: Reading) -> Listing:
     if path is None and not Path(name).expanduser().exists():
         what = "no table" if folder.is_table(name) else "nothing at"
         raise DataError(f"there is {what} {name}; data is the name of a data set, or the path of images or their table")
     if path is not None and folder.is_table(name) and not folder.is_table(path):
-        return folder.read(name, images=path, seed=seed)
-    return folder.read(name if path is None else path, seed=seed)
+        return folder.read(name, images=path, reading=reading)
+    return folder.read(name if path is None else path, reading=reading)

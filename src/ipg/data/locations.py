@@ -6,7 +6,7 @@ import os
 from os import PathLike
 from pathlib import Path
 
-from ipg.data.errors import DataError
+from ipg.data.errors import MissingError
 
 __all__ = ["cache_folder", "data_folder", "locate"]
 
@@ -27,7 +27,7 @@ def locate(name: str, path: str | PathLike[str] | None, remedy: str) -> Path:
     """The place of data set `name`: `path` where it is given, else a folder or zip of that name in `data_folder()`.
 
     Raises:
-        DataError: nothing is there; the message ends with `remedy`.
+        MissingError: nothing is there; the message ends with `remedy`.
     """
     if path is not None:
         places = [Path(path).expanduser()]
@@ -38,4 +38,4 @@ def locate(name: str, path: str | PathLike[str] | None, remedy: str) -> Path:
         if place.exists():
             return place
     hint = "" if path is not None else ". Say where it is with --data-path, or set IPG_DATA to the folder that holds it"
-    raise DataError(f"there is no {name} at {places[0]}{hint}; {remedy}")
+    raise MissingError(f"there is no {name} at {places[0]}{hint}; {remedy}")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ipg.data.errors import DataError, array_trouble
+from ipg.data.errors import DataError, MissingError, array_trouble
 from ipg.data.idx import read_idx
 from ipg.files import replacing
 
@@ -80,7 +80,7 @@ def read(path: str | PathLike[str] | None = None) -> Digits:
     """
     place = default_path() if path is None else Path(path).expanduser()
     if not place.exists():
-        raise DataError(f"there is no MNIST at {place}: {_REMEDY}")
+        raise MissingError(f"there is no MNIST at {place}: {_REMEDY}")
     x_train, y_train, x_test, y_test = _read_folder(place) if place.is_dir() else _read_npz(place)
     for part, images, labels, count in (("training", x_train, y_train, TRAIN), ("test", x_test, y_test, TEST)):
         if tuple(images.shape) != (count, 28, 28) or tuple(labels.shape) != (count,):

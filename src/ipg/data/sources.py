@@ -61,7 +61,7 @@ class Source(ABC):
         inner: list[str] = []
         leaves = "\0" in plain
         if Path(plain).is_absolute():
-            home = self.place.absolute().as_posix() + "/"
+            home = self.place.absolute().as_posix().rstrip("/") + "/"  # the root is one itself
             leaves, plain = leaves or not plain.startswith(home), plain.removeprefix(home)
         for part in plain.split("/"):
             if part == "..":

@@ -31,6 +31,8 @@ class ImageTable:
     attributes: tuple[str, ...]
     names: tuple[str, ...] | None = None
     """The file of every row, relative to the data's folder; None for images that come from none."""
+    drawn: int | None = None
+    """The `split_seed` that drew the split; None where the data brings one."""
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:

@@ -2,7 +2,8 @@
 
 For data whose objects have masks, such as Waterbirds: the bird is laid on a background of the other kind, or, where the
 background is the label (the reverse task), a bird of the other kind on the background. What is pasted comes from a
-*donor*, an image of the same split and of another attribute; an object that is in the way is removed first (`inpaint`).
+*donor*, an image of the same split and of another attribute; where the data has no attributes, of another class, and
+where there is none, any other image. An object that is in the way is removed first (`inpaint`).
 Edges are soft, and take their colour from inside the object, so that no rim of the old background comes along.
 
 The first member is the image as it is. Compositing leaves traces, though, and a network may learn that pasted images
@@ -26,11 +27,14 @@ from ipg.pairs.masks import Keep, Masks, margin
 from ipg.pairs.plan import Plan, file_name
 from ipg.pairs.references import name_of
 from ipg.pairs.rows import DATA, Pair
+from ipg.words import number_of
 
 __all__ = ["Traces", "paste", "plan"]
 
 Traces = Literal["second", "both"]
 """Which members are composed."""
+OTHER_ATTRIBUTE, OTHER_CLASS, ANY_OTHER = "images of another attribute", "images of another class", "any other image"
+"""What donors are."""
 FEATHER = 0.8
 """Standard deviation in pixels of 224 by which the edges of objects are softened."""
 
@@ -65,7 +69,7 @@ def plan(
     for name, value, choices in (("keep", keep, get_args(Keep)), ("traces", traces, get_args(Traces))):
         if value not in choices:
             raise ValueError(f"{name}={value!r} is unknown; there are {', '.join(choices)}")
-    chosen = _choose(table, count, split, seed)
+    chosen, donors = _choose(table, count, split, seed)
     masks.check(chosen.flatten().tolist())
     maker = _Maker(table, masks, keep, traces)
 
@@ -87,30 +91,51 @@ def plan(
         return files | ({file_name(split, number, "first"): first} if traces == "both" else {})
 
     pairs = tuple(pair(number, row, donor) for number, (row, donor) in enumerate(chosen.tolist()))
-    return Plan(table, pairs, make)
+    if donors == OTHER_ATTRIBUTE:
+        return Plan(table, pairs, make)
+    note = f"{table.name} has no attribute: what is pasted comes from {donors}"
+    return Plan(table, pairs, make, settings={"donors": donors}, notes=(note,))
 
 
-def _choose(table: ImageTable, count: int, split: str, seed: int) -> Tensor:
-    """Rows of images and donors, (count, 2)."""
+def _choose(table: ImageTable, count: int, split: str, seed: int) -> tuple[Tensor, str]:
+    """Rows of images and donors, (count, 2), and what the donors are."""
     generator = torch.Generator().manual_seed(seed)
     rows = table.indices(split)
     rows = rows[torch.randperm(len(rows), generator=generator)]
     donors = rows[torch.randperm(len(rows), generator=generator)]
+    column, kind = _told_apart(table, rows)
+    if kind == ANY_OTHER:
+        return _any_other(rows, count, table, split), kind
     group = table.group[rows]
     queues: dict[str, Tensor] = {}
     groups = sorted(set(group.tolist()))
+    values = {number: int(column[rows[group == number][0]]) for number in groups}
     for number in groups:
-        attribute = number % len(table.attributes)
-        own, others = rows[group == number], donors[table.attribute[donors] != attribute]
+        own, others = rows[group == number], donors[column[donors] != values[number]]
         if len(others) == 0:
             raise ValueError(
-                f"{table.name} has no {split} image that is not {table.attributes[attribute]!r}: there is nothing to "
-                f"swap"
+                f"{table.name} has no {split} image that is not {table.attributes[values[number]]!r}: there is nothing "
+                f"to swap"
             )
-        sharing = [other for other in groups if other % len(table.attributes) == attribute]  # the same donors, in turn
+        sharing = [other for other in groups if values[other] == values[number]]  # the same donors, in turn
         turn = torch.arange(len(own)) * len(sharing) + sharing.index(number)
         queues[table.group_names[number]] = torch.stack([own, others[turn % len(others)]], dim=1)
-    return deal(queues, count)
+    return deal(queues, count), kind
+
+
+def _told_apart(table: ImageTable, rows: Tensor) -> tuple[Tensor, str]:
+    """The column in which a donor is to differ, and what donors then are."""
+    if len(table.attributes) > 1:
+        return table.attribute, OTHER_ATTRIBUTE
+    several = len(rows) > 0 and bool((table.label[rows] != table.label[rows[0]]).any())
+    return table.label, OTHER_CLASS if several else ANY_OTHER
+
+
+def _any_other(rows: Tensor, count: int, table: ImageTable, split: str) -> Tensor:
+    """Each of the rows, in their random order, with the one that follows it."""
+    if len(rows) < 2:
+        raise ValueError(f"{table.name} has {number_of(len(rows), f'{split} image')}: there is nothing to swap")
+    return deal({split: torch.stack([rows, rows.roll(-1)], dim=1)}, count)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ipg.data.errors import DataError
+from ipg.data.table import ImageTable
 from ipg.pairs.references import References
 from ipg.pairs.rows import DATA, Pair
 
@@ -23,6 +24,13 @@ def class_number(label: str, classes: Sequence[str]) -> int:
     if label.isdecimal() and int(label) < len(classes):
         return int(label)
     raise DataError(f"the label is {label!r}, expected {', '.join(classes)}, or 0 to {len(classes) - 1}")
+
+
+def _drawn(table: ImageTable) -> str:
+    """Where the split is drawn: by what, and how it is fixed."""
+    if table.drawn is None:
+        return ""
+    return f" (the split is drawn by split_seed {table.drawn}: a column `split` in a table fixes it)"
 
 
 def problems_of(pair: Pair, references: References) -> list[str]:
@@ -53,7 +61,7 @@ def problems_of(pair: Pair, references: References) -> list[str]:
             continue
         split = table.splits[int(table.split[row])]
         if split != pair.split:
-            found.append(f"{ANOTHER_SPLIT}: {name} is of {split}, the pair of {pair.split}")
+            found.append(f"{ANOTHER_SPLIT}: {name} is of {split}, the pair of {pair.split}{_drawn(table)}")
         if name in members or name == pair.made_of[0]:
             labels[name] = int(table.label[row])
     found += [

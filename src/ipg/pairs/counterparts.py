@@ -2,13 +2,16 @@
 
 Columns: `image`, an image of the data set; `counterpart`, a file, or `data:NAME` for another image of the data set;
 the label, in a column `label` or in the one that is left over (`y`, `place`), by name or number. Without a column for
-it the label is the data set's. Rows whose image is of another split than the one asked for are left for that one.
+it the label is the data set's. Rows whose image is of another split than the one asked for are left for that one, which
+the plan's notes say; those of test images are used for no pair.
 
 A counterpart that is called like an image of the data set is taken to be made of it, so that an audit knows its split.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -28,8 +31,12 @@ from ipg.pairs.checks import class_number, problems_of
 from ipg.pairs.plan import Plan, file_name
 from ipg.pairs.references import References
 from ipg.pairs.rows import DATA, Pair
+from ipg.words import number_of
 
 __all__ = ["plan"]
+
+PAIRED = ("train", "validation")
+"""The splits that pairs are made of."""
 
 
 def plan(
@@ -74,8 +81,9 @@ def plan(
         problems = _unreadable(pairs, source, table, listing)
     if problems:
         raise ProblemsError(problems)
+    notes = tuple(_left_out([pair.split for pair in found if pair is not None], split))
     if not pairs:
-        raise DataError(f"{columns.what} has no pair whose image is of {split}; its images are of other splits")
+        raise DataError("; ".join([f"{columns.what} has no pair whose image is of {split}", *notes]))
     chosen = pairs if count is None else [pairs[row] for row in _draw(pairs, table, count, seed)]
     names = [pair.second for pair in chosen]
 
@@ -84,7 +92,17 @@ def plan(
             return {}
         return {file_name(split, number, "second"): _decode(source, names[number], table, listing)}
 
-    return Plan(table, tuple(_placed(split, number, pair) for number, pair in enumerate(chosen)), make)
+    return Plan(table, tuple(_placed(split, number, pair) for number, pair in enumerate(chosen)), make, notes=notes)
+
+
+def _left_out(splits: Sequence[str], wanted: str) -> Iterator[str]:
+    """What becomes of the rows whose images are of other splits than the one `wanted`."""
+    for split, count in Counter(splits).items():
+        rows = f"{number_of(count, 'row')} {'is' if count == 1 else 'are'} of {split} images"
+        if split in PAIRED and split != wanted:
+            yield f"{rows}: add {'it' if count == 1 else 'them'} with --split {split}"
+        elif split != wanted:
+            yield f"{rows}: no pairs are made of these, which measure what a network has learnt"
 
 
 def _open(path: Path, images: str | PathLike[str] | None) -> Source:
@@ -114,10 +132,6 @@ def _row(
         problems.append(f"{where}: there is no counterpart {counterpart!r} in {source.place}")
         return None
     split = table.splits[int(table.split[number])]
-    if split not in ("train", "validation"):
-        problems.append(
-            f"{where}: {image} is an image of {split}; pairs are made of training or validation images alone"
-        )
     name = _label_column(columns)
     made_of = [image.removeprefix(DATA), *([counterpart] if references.has(counterpart) else [])]
     return Pair(

@@ -11,6 +11,8 @@ the labels of the members were taken down one by one. Further columns are kept a
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from os import PathLike
 
 import torch
@@ -18,9 +20,11 @@ import torch
 from ipg.data.decode import Fit
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.parallel import in_order
+from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
-from ipg.pairs.checks import class_number, problems_of
+from ipg.pairs.checks import ANOTHER_SPLIT, class_number, problems_of
 from ipg.pairs.pairset import PairSet
+from ipg.pairs.record import read_record, size_of
 from ipg.pairs.references import References
 from ipg.pairs.rows import Manifest, Pair
 
@@ -50,7 +54,8 @@ def load_pairs(
     Raises:
         ProblemsError: members differ in label, an image is missing, unreadable, outside the folder or of another split
             than the pair's, a label is unknown; all of it is said at once.
-        DataError: the manifest cannot be read, or all of its pairs of `split` are rejected.
+        DataError: the manifest cannot be read, all of its pairs of `split` are rejected, or they were made of smaller
+            images, which would be blurred beside those of the data.
     """
     if size is not None and size != table.images.shape[-1]:
         raise ValueError(f"size={size}, but the images of {table.name} are of {table.images.shape[-1]} pixels")
@@ -61,8 +66,10 @@ def load_pairs(
         raise DataError(
             f"{manifest.path}: all {len(chosen):,} pairs of {split} are rejected; `ipg pairs show` shows why"
         )
+    _check_size(manifest, [pair for _, pair in rows], split, table.images.shape[-1])
     references = References(manifest.folder, table, fit=fit)
     problems = [f"{manifest.where(row)}: {problem}" for row, pair in rows for problem in problems_of(pair, references)]
+    problems = [*_of_another_draw(manifest, split, table, problems), *problems]
     pairs = [pair for _, pair in rows]
     shape = (len(pairs), *table.images.shape[1:])
     first, second = torch.empty(shape, dtype=torch.uint8), torch.empty(shape, dtype=torch.uint8)
@@ -89,3 +96,27 @@ def load_pairs(
         split=split,
         builder="+".join(sorted({pair.builder for pair in pairs})),
     )
+
+
+def _check_size(manifest: Manifest, pairs: Sequence[Pair], split: str, side: int) -> None:
+    """DataError where files were made smaller than the images that they are to be seen beside."""
+    made = size_of(manifest.folder, split)
+    if made is not None and made < side and any(pair.files for pair in pairs):
+        raise DataError(
+            f"{manifest.path}: the pairs are of images of {made} pixels, the network is to see {side}; build them "
+            f"again with --size {side}, or take --size {made}"
+        )
+
+
+def _of_another_draw(manifest: Manifest, split: str, table: ImageTable, problems: Sequence[str]) -> Iterator[str]:
+    """Why images are of another split, where the pairs were made when another seed drew it."""
+    if table.drawn is None or not any(f": {ANOTHER_SPLIT}: " in problem for problem in problems):
+        return
+    with suppress(DataError):
+        record = read_record(manifest.folder).get(split, {}).get("settings", {})
+        if record and (then := Reading.kept(record).split_seed) != table.drawn:
+            yield (
+                f"{manifest.path}: the pairs were made with split_seed {then}, and the split of {table.name} is now "
+                f"drawn by split_seed {table.drawn}: give --split-seed {then}, build the pairs again, or fix the split "
+                f"by a column `split`"
+            )

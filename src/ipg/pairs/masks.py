@@ -51,7 +51,9 @@ class Masks:
         name = self.listing.files[row]
         found = self.source.find(name)
         if found is None:
-            raise DataError(f"{self.source.place} has no mask for {name}")
+            raise DataError(
+                f"{self.source.place} has no mask for {name}: expected {self.source.place / name}, with any suffix"
+            )
         try:
             data = self.source.read(found)
             mask = torch.from_numpy(decode(data, size=self.size, fit=self.listing.fit)[0]).float() / 255

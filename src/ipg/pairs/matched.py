@@ -146,6 +146,11 @@ def _pair(
     table: ImageTable, count: int, match: Callable[[Tensor, Tensor], Tensor], *, builder: str, split: str, seed: int
 ) -> PairSet:
     """Match the two attributes within every label and content, and deal `count` of the pairs found."""
+    if len(table.attributes) == 1:
+        raise ValueError(
+            f"{table.name}: {builder} pairs are two images of one label and of two attributes; this needs a column "
+            f"attribute"
+        )
     if len(table.attributes) != 2:
         raise ValueError(
             f"{table.name}: pairs are matched between two attributes, but it has {len(table.attributes)} "

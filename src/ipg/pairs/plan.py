@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,20 +12,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ipg.data.errors import DataError
 from ipg.data.parallel import Progress, in_order
 from ipg.data.table import ImageTable
-from ipg.files import replacing, write_json
+from ipg.files import replacing
 from ipg.pairs.checks import class_number
 from ipg.pairs.pairset import PairSet
+from ipg.pairs.record import claim
 from ipg.pairs.references import References, name_of, to_rgb
 from ipg.pairs.rows import DATA, NAMES, Manifest, Pair, check_parquet
 
-__all__ = ["RECORD", "Plan", "file_name", "of_pair_set", "read_record", "write"]
+__all__ = ["Plan", "file_name", "of_pair_set", "write"]
 
 Result = TypeVar("Result")
-RECORD = "build.json"
-"""The file beside a manifest that says how it was made."""
 Files = Mapping[str, Tensor]
 """New images, (C, H, W) of uint8, and masks, (H, W) of bool, by their names beside the manifest."""
 
@@ -41,6 +38,10 @@ class Plan:
     """The files of a pair by its number; the same ones whenever it is called."""
     parallel: bool = True
     """Whether several pairs may be made at once."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the builder settled by itself, to be kept beside what it was told."""
+    notes: tuple[str, ...] = ()
+    """What to know of it, in sentences."""
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -114,7 +115,7 @@ def write(
     if parquet:
         check_parquet()
     split = plan.pairs[0].split
-    _claim(folder, split, dict(settings), _digest(plan.pairs))
+    claim(folder, split, {**settings, **plan.settings}, _digest(plan.pairs))
     missing = [
         number for number, pair in enumerate(plan.pairs) if not all((folder / name).is_file() for name in pair.files)
     ]
@@ -137,41 +138,6 @@ def write(
         manifest = manifest.with_pairs([*manifest.pairs, *plan.pairs])
         manifest.write()
     return manifest
-
-
-def read_record(folder: Path) -> dict[str, dict[str, Any]]:
-    """How the pairs of each split in a folder were made: `settings`, and a digest of the rows as `pairs`."""
-    path = folder / RECORD
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError):
-        raise DataError(f"{path} cannot be read; delete it, and name the data with --data") from None
-    if not isinstance(record, dict) or not all(isinstance(one, dict) and "settings" in one for one in record.values()):
-        raise DataError(f"{path} does not say how pairs were made; delete it, and name the data with --data")
-    return record
-
-
-def _claim(folder: Path, split: str, settings: dict[str, Any], digest: str) -> None:
-    """Take the folder for a plan, or go on with it."""
-    record = read_record(folder)
-    if not record and any((folder / name).exists() for name in NAMES):
-        raise DataError(f"{folder} holds pairs already; name another --output")
-    for other, one in record.items():
-        names = ("data", "size", "seed") if other != split else sorted(set(one["settings"]) | set(settings))
-        differing = [
-            f"{name} {one['settings'].get(name)}, now {settings.get(name)}"
-            for name in names
-            if one["settings"].get(name) != settings.get(name) and name != "data_path"
-        ]
-        if differing:
-            said = "; ".join(differing)
-            raise DataError(f"{folder} holds {other} pairs that were made otherwise ({said}); name another --output")
-    if split not in record:
-        write_json(folder / RECORD, record | {split: {"settings": settings, "pairs": digest}})
-    elif record[split].get("pairs") != digest:
-        raise DataError(f"{folder} holds pairs of other images: the data has changed since; name another --output")
 
 
 def _digest(pairs: tuple[Pair, ...]) -> str:
