@@ -117,6 +117,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "floor": [0.0],
     "jitter": [-0.1, float("inf")],
     "seed": [-1, 2**63, 10**400],
+    "split_seed": [-1, 2**63],
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import nn
 
 from ipg.config import RunConfig
 from ipg.data.errors import DataError
+from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 from ipg.evaluation.groups import evaluate, evaluating, logits_of
 from ipg.evaluation.pairs import pair_disagreement
@@ -24,6 +26,7 @@ from ipg.training.folder import FolderError, RunFolder, read_json
 from ipg.training.listeners import Listener
 from ipg.training.loop import Outcome, train
 from ipg.training.materials import Materials, gather
+from ipg.whereabouts import find_data, find_file
 
 __all__ = ["Run", "fit"]
 
@@ -63,6 +66,14 @@ class Run:
             )
         }
 
+    def images_of(self, split: str) -> str:
+        """A digest of which images are in `split`, whatever the method sees of them: equal where they are the same."""
+        part = self.materials.table.part(split)
+        digest = hashlib.sha256(repr((part.classes, part.attributes, part.names)).encode())
+        for column in (part.label, part.attribute, part.content):
+            digest.update(column.cpu().numpy().tobytes())
+        return digest.hexdigest()
+
     def report(self, path: str | Path = "report.html", *, beside: Sequence[Run] = ()) -> Path:
         """Write the report, one self-contained HTML page, on this run and those `beside` it."""
         from ipg.report.build import page_data
@@ -71,13 +82,16 @@ class Run:
         return write(Path(path), page_data([*beside, self]))
 
     @classmethod
-    def load(cls, folder: str | Path, *, device: str = "auto", data_path: str | None = None) -> Run:
+    def load(
+        cls, folder: str | Path, *, device: str = "auto", data_path: str | None = None, pairs: str | None = None
+    ) -> Run:
         """Read a finished run back from its folder; the data is loaded again, and has to be the same.
 
         Args:
             folder: what `ipg train` wrote.
             device: where the network goes.
-            data_path: where the data set's files are, if not where they were.
+            data_path: where the data set's files are, or the folder of its table, if not where they were.
+            pairs: where the manifest of its pairs is, if not where it was.
         """
         home = RunFolder(Path(folder))
         if not home.config.exists():
@@ -90,7 +104,10 @@ class Run:
         weights, rows, result = found
         if not result.keys() >= {"config", "metrics", "versions", "hardware", "commit", "date"}:
             raise home.damaged(home.result)
-        config = config.with_changes(device=device, data_path=data_path or origin.get("data_path"))
+        data, path = find_data(config.data, origin.get("data_path"), run=home.path, given=data_path)
+        config = config.with_changes(device=device, data=data, data_path=path)
+        if isinstance(config.pairs, str):
+            config = config.with_changes(pairs=pairs or _find_pairs(config, home))
         try:
             network = load_model(home.path) if config.start is not None else None
             plain = config.with_changes(weights=None)  # what it started from is not needed
@@ -99,9 +116,10 @@ class Run:
             raise DataError(f"{error}; if the files have moved, say where they are with --data-path") from None
         now = materials.fingerprints()
         if changed := [name.replace("_", " ") for name, digest in now.items() if then.get(name) != digest]:
+            of_pairs = isinstance(config.pairs, str) and all("pairs" in name for name in changed)
             raise FolderError(
                 f"what {home.path} was trained on has changed since: {', '.join(changed)}. Give the files of then with "
-                f"--data-path, or train again."
+                f"{'--pairs' if of_pairs else '--data-path'}, or train again."
             )
         model = materials.model.to(resolve_device(device)).eval()
         try:
@@ -109,6 +127,16 @@ class Run:
         except (RuntimeError, TypeError):
             raise home.damaged(home.model) from None
         return cls(config, materials, Outcome(model, rows, result))
+
+
+def _find_pairs(config: RunConfig, home: RunFolder) -> str:
+    """Where the pairs of a run are; DataError where they are nowhere."""
+    pairs = str(config.pairs)
+    found = find_file(pairs, run=home.path)
+    beside = Path(config.data_path or "") / pairs  # as `gather` looks for it
+    if not (Path(found).expanduser().exists() or beside.exists()):
+        raise DataError(f"the pairs {pairs} of the run in {home.path} are not here; say where they are with --pairs")
+    return found
 
 
 def fit(
@@ -214,6 +242,7 @@ def _read_settings(home: RunFolder) -> tuple[RunConfig, dict[str, Any], dict[str
         stored = read_json(home.config)
         flat, origin, data = dict(stored["config"]), dict(stored["origin"]), dict(stored["data"])
         options = {name: flat.pop(name) for name in list(flat) if name not in known}  # the flat form holds them too
-        return RunConfig.from_mapping(flat | {"options": options}), origin, data
+        split_seed = Reading.kept(flat).split_seed
+        return RunConfig.from_mapping(flat | {"options": options, "split_seed": split_seed}), origin, data
     except (KeyError, TypeError, ValueError):
         raise FolderError(f"{home.config} is damaged and cannot be read; train again in another folder") from None

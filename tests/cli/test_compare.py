@@ -139,6 +139,42 @@ def test_your_own_images_with_and_without_groups(ipg, refused, photos: Path, tmp
     assert "come without group labels" in page
 
 
+def test_other_data_of_the_same_name_does_not_replace_the_page(ipg, refused, photos: Path, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "images").symlink_to(photos / "images")
+        lines = (photos / "photos.csv").read_text(encoding="utf-8").splitlines()
+        (tmp_path / name / "photos.csv").write_text("\n".join(lines[: -4 if name == "second" else None]) + "\n")
+    line = ["--size", 16, "--model", "small_cnn", "--epochs", 1, "--batch", 8, "--methods", "erm", "--workers", 1]
+    done = ipg("compare", "--data", "first/photos.csv", *line, "--seeds", "1")
+    assert done.code == 0, done
+    assert done.out.startswith("1 run: erm with 1 seed\n")
+    page = tmp_path / "runs" / "compare-photos" / "report.html"
+    before = page.read_bytes()
+    says = ("runs/compare-photos holds a comparison on other data (first/photos.csv)", "--output")
+    refused("compare", "--data", "second/photos.csv", *line, "--seeds", "7,8", says=says)
+    assert page.read_bytes() == before
+    again = ipg("compare", "--data", "first/photos.csv", *line, "--seeds", "2")
+    assert again.code == 0, again
+
+
+def test_somebody_elses_page_is_not_replaced(refused, bars: list[str], tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "report.html").write_text("mine")
+    refused("compare", *bars, "--output", "here", says=("here/report.html exists and is no page of ipg", "--output"))
+    assert [file.name for file in (tmp_path / "here").iterdir()] == ["report.html"]
+
+
+def test_the_table_says_that_a_method_gives_every_image_one_class(ipg, bars: list[str], monkeypatch) -> None:
+    from ipg.report.compared import MethodRows
+
+    monkeypatch.setattr(MethodRows, "collapsed", property(lambda method: len(method.rows) * (method.method == "ipg")))
+    done = ipg("compare", *bars, "--seeds", "2", "--workers", "1", "--output", "here")
+    assert done.code == 0, done
+    assert done.out.count("gives every image the same class") == 1
+    assert "IPG gives every image the same class in 2 of 2 runs." in done.out
+
+
 @pytest.mark.slow
 def test_worker_processes_on_the_embedded_images(process, tiny: tuple[str, ...], tmp_path: Path) -> None:
     done = process(

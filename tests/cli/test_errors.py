@@ -38,6 +38,8 @@ from ipg.files import write_json
         ("data check cats", ("'cats'", "colored_fashion")),
         ("data check colored_fashion --size 13", ("size=13", "14 and 28")),
         ("methods grm", ("'grm'", "erm, oracle, ipg")),
+        ("methods ipgg", ("there is no method 'ipgg'; did you mean ipg? There are erm, oracle, ipg",)),
+        ("methods xyzzy", ("there is no method 'xyzzy'; there are erm, oracle, ipg",)),
         ("train --method imp", ("'imp'", "erm, oracle, ipg")),
         ("train --data cats", ("'cats'", "colored_fashion")),
         ("train --data-path here", ("takes no path", "'here'", "leave it out")),
@@ -327,6 +329,27 @@ def test_a_folder_one_may_not_write_to(refused, finished: Path, bars: list[str],
     says = ("Permission denied", "Name a place that you may write to with --output")
     refused("train", *bars, "--output", "theirs", says=("theirs: ", *says))
     refused("report", finished, "--output", "theirs/page.html", says=("theirs: ", *says))
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOTDIR])
+def test_the_remedy_fits_a_command_that_has_no_place_to_name(refused, photos: Path, number: int, monkeypatch) -> None:
+    from ipg.pairs.rows import Manifest
+
+    def forbid(manifest: Manifest) -> None:
+        raise OSError(number, "It cannot be written", "pairs.csv")
+
+    monkeypatch.setattr(Manifest, "write", forbid)
+    line = ["pairs", "audit", photos / "pairs.csv", "--data", photos / "photos.csv"]
+    remedy = "A file is in the way: move it" if number == errno.ENOTDIR else "You may not write there: change who may"
+    assert "--output" not in refused(*line, says=("pairs.csv: It cannot be written", remedy))
+
+
+def test_a_study_is_told_its_own_option(refused, tmp_path: Path, monkeypatch) -> None:
+    def forbid(*arguments: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "theirs")
+
+    monkeypatch.setattr("ipg.experiments.runner.run_study", forbid)
+    refused("study", "margin", "--results", "theirs", says=("Name a place that you may write to with --results",))
 
 
 # -- training that goes wrong -------------------------------------------------------------------------------------

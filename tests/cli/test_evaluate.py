@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 
@@ -40,6 +41,24 @@ def test_another_split(ipg, finished: Path) -> None:
     row = json.loads((finished / "metrics.jsonl").read_text())
     assert {name: metrics[name] for name in row["validation"]} == row["validation"]
     assert ipg("evaluate", finished, "--split", "validation").out.startswith("Validation images, % right\n")
+
+
+def test_runs_on_different_images_stand_in_tables_of_their_own(
+    ipg, finished: Path, bars, make_table, monkeypatch
+) -> None:
+    from ipg.data.load import DATASETS
+
+    monkeypatch.setitem(DATASETS, "poles", lambda path, size, seed: replace(make_table(seed=seed), name="poles"))
+    assert ipg("train", *bars, "--data", "poles", "--output", "poles").code == 0
+    assert ipg("train", *bars, "--method", "oracle", "--output", "oracle").code == 0
+    out = ipg("evaluate", finished, "poles", "oracle").out
+    titles = [line for line in out.splitlines() if line.startswith("Test images")]
+    assert titles == ["Test images of bars, % right", "Test images of poles, % right"]
+    first, second = out.split(titles[1])
+    assert "oracle" in first  # which sees no colour, in the same images
+    assert "oracle" not in second
+    assert "their figures are not comparable" in out
+    assert "not comparable" not in ipg("evaluate", finished, "oracle").out
 
 
 def test_many_runs_with_long_names_fit_eighty_columns(ipg, finished: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_search_says_how_it_goes_and_what_it_found(searched: tuple[Path, str])
 def test_what_is_given_is_fixed_and_the_rest_is_found(searched: tuple[Path, str]) -> None:
     found = tomllib.loads((searched[0] / "best.toml").read_text(encoding="utf-8"))
     assert (found["tau"], found["epochs"], found["batch"]) == (0.0, 1, 32)
-    assert 0.05 <= found["alpha"] <= 0.95
+    assert 0.05 <= found["alpha"] <= 0.95  # with every 1, the paper's range
     assert not {"seed", "device", "data_path"} & set(found)
 
 
@@ -68,6 +68,23 @@ def test_another_search_in_its_folder(
         "search", *small, "--output", searched[0], "--tau", "0.5",
         says=("bars-ipg is another search", "tau was 0.0 and is now 0.5", "--output"),
     )  # fmt: skip
+
+
+def test_a_search_on_a_path_has_a_folder_in_searches(ipg: Callable[..., Any], photos: Path, tmp_path: Path) -> None:
+    data = ["--data", photos / "photos.csv", "--pairs", photos / "pairs.csv", "--size", "16", "--model", "small_cnn"]
+    done = ipg("search", *SMALL, *data, "--epochs", "2", "--batch", "8", "--objective", "pairs")
+    assert (tmp_path / "searches" / "photos-ipg" / "report.html").exists(), done
+
+
+def test_a_search_in_vain_says_so(
+    ipg: Callable[..., Any], refused: Callable[..., str], small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ipg.experiments.search import trial
+
+    monkeypatch.setattr(trial, "value_of", lambda objective, row: 0.0)
+    says = ("no trial got above 0 (accuracy of the worst group", "nothing to train with", "it/report.html")
+    refused("search", *small, "--output", "it", says=says)
+    assert "No trial got above 0" in Path("it/report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

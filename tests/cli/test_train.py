@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,12 @@ def test_guided_training_shows_its_epochs_and_beats_plain_training(embedded_runs
     guided, plain = (json.loads((embedded_runs / name / "result.json").read_text()) for name in ("guided", "plain"))
     assert guided["metrics"]["average"] > plain["metrics"]["average"] + 0.3
     out = (embedded_runs / "guided.txt").read_text()
-    assert out.startswith("ipg on colored_fashion\n  epoch 1/1  loss ")
+    lines = out.splitlines()
+    assert lines[0] == "ipg on colored_fashion"
+    assert lines[1].startswith("  small_cnn, 12,000 training, ")
+    assert "test images of 14x14, 8 pairs to guide and 8 pairs held out, " in lines[1]
+    assert lines[1].endswith(f", kept in {embedded_runs / 'guided'}")
+    assert lines[2].startswith("  epoch 1/1  loss ")
     assert f"test {100 * guided['metrics']['average']:.1f}" in out
     assert "Test images, % right, after epoch 1 (kept by rule: last)" in out
     assert f"The run is in {embedded_runs / 'guided'}. See it with: ipg report " in out
@@ -77,7 +83,8 @@ def test_a_stopped_run_goes_on_and_ends_as_if_it_had_not_stopped(
     assert not (tmp_path / "run" / "done").exists()
     resumed = ipg(*line, "run")
     assert resumed.code == 0
-    assert resumed.out.startswith("ipg on bars, from iteration 6 of 12\n  epoch 2/3")
+    assert resumed.out.startswith("ipg on bars, from iteration 6 of 12\n  small_cnn, 120 training, ")
+    assert "kept in run\n  epoch 2/3" in resumed.out
     went_on, whole = (load_checkpoint(tmp_path / name / "model.safetensors") for name in ("run", "whole"))
     assert went_on.keys() == whole.keys()
     assert all(torch.equal(went_on[name], whole[name]) for name in whole)
@@ -120,6 +127,29 @@ def test_two_values_of_a_setting_make_two_runs(ipg, bars: list[str], tmp_path: P
 def test_a_folder_is_named_after_data_method_and_seed(ipg, bars: list[str], tmp_path: Path) -> None:
     assert ipg("train", *bars, "--method", "erm", "--seed", "7").code == 0
     assert (tmp_path / "runs" / "bars-erm-7" / "done").exists()
+
+
+def test_the_folder_of_a_run_on_a_path_is_in_runs(ipg, photos: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "pictures").symlink_to(photos)
+    monkeypatch.chdir(tmp_path / "here")
+    line = ["train", "--size", 16, "--model", "small_cnn", "--method", "erm", "--epochs", 1, "--batch", 8]
+    done = ipg(*line, "--data", "../pictures/photos.csv")
+    assert done.code == 0, done
+    assert (tmp_path / "here" / "runs" / "photos-erm-0" / "done").exists()
+    assert "The run is in runs/photos-erm-0." in done.out
+    assert "40 training, 12 validation and 24 test images of 16x16, no pairs, cpu in fp32, kept in runs/" in done.out
+
+
+def test_a_warning_is_one_line_without_the_programs_source(ipg, bars: list[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        done = ipg("train", *bars, "--every", "4", "--alpha", "0.5", "--output", "run")
+    assert done.code == 0, done
+    (line,) = done.err.splitlines()
+    assert line.startswith("ipg: warning: every * alpha = 2 is not below 1")
+    with pytest.raises(UserWarning, match="every"):  # an error where warnings are
+        ipg("train", *bars, "--every", "4", "--alpha", "0.5", "--output", "other")
 
 
 def test_tensorboard_events_beside_the_run(ipg, bars: list[str], tmp_path: Path) -> None:

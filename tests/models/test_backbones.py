@@ -161,7 +161,11 @@ def test_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
             "resnet5",
             "there is no model 'resnet5'; there are mnist_cnn, .*, linear and the names of timm, such as resnet50",
         ),
-        ("mnist_cn", "such as mnist_cnn"),
+        ("mnist_cn", "did you mean mnist_cnn"),
+        (
+            "smal_cnn",
+            r"there is no model 'smal_cnn'; did you mean small_cnn\? There are mnist_cnn, .* and the names of timm",
+        ),
         ("xyzzy", "timm.list_models"),
         ("org/name", "there is no model 'org/name'"),
         ("resnet18.nope", r"timm cannot make 'resnet18.nope': Invalid pretrained tag \(nope\)"),

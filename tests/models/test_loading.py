@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -239,6 +240,11 @@ def test_folders_and_files_of_something_else(tmp_path: Path, make_weights: Calla
         load_model(tmp_path / "none")
     with pytest.raises(ValueError, match=r"does not say which network it is of; name it, as in timm:resnet50@"):
         load_model(make_weights())
+    weights = make_weights()
+    (weights.parent / "config.json").touch()
+    says = rf"does not say which network it is of; the run does that it lies in: name {re.escape(str(weights.parent))}$"
+    with pytest.raises(ValueError, match=says):
+        load_model(weights)
     (tmp_path / "net.pt2").touch()
     with pytest.raises(ValueError, match=r"net.pt2 is an exported program.*python:file.py:function"):
         load_model(tmp_path / "net.pt2")

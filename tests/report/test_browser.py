@@ -85,6 +85,22 @@ def test_everything_is_drawn_and_fits(browser, report: Path, width: int, scheme:
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width  # nothing sticks out
 
 
+@pytest.mark.parametrize("width", [1280, 400])
+def test_long_names_of_folders_fit(browser, page, run, tmp_path: Path, width: int) -> None:
+    runs = [
+        run(),
+        *(run(f"Guided {n} (IPG)", "after", folder=f"{'a_long_name_of_a_folder' * 3}_{n}") for n in range(4)),
+    ]
+    visit(browser, write(tmp_path / "long.html", page(runs=runs, flips=[], looks=[])), width=width)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    wide = browser.execute_script(
+        "return [...document.querySelectorAll('.card .folder, .legend .folder')]"
+        "  .map(e => e.getBoundingClientRect().right)"
+    )
+    assert wide
+    assert max(wide) <= width
+
+
 def requests(browser: Any) -> list[str]:
     """What the page asked for since the visit, itself included."""
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]

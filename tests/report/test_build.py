@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,6 +196,29 @@ def test_runs_of_one_method_are_told_apart_everywhere_on_the_page() -> None:
     html = render(page)
     for name in ("Plain training 2 (ERM)", "plain training 1", "plain training 2", "guided by pairs"):
         assert name in html
+
+
+def test_runs_are_known_by_their_folders_as_short_as_tells_them_apart() -> None:
+    runs = [make_run("ipg", *AFTER, label=LABEL), make_run("ipg", LABEL)]
+    folders = [view.folder for view in page_data(runs, folders=[Path("runs/a"), Path("runs/b/")]).runs]
+    assert folders == ["a", "b"]
+    folders = [view.folder for view in page_data(runs, folders=[Path("old/a"), Path("new/a")]).runs]
+    assert folders == ["old/a", "new/a"]
+    assert [view.folder for view in page_data(runs).runs] == ["", ""]
+
+
+def test_whose_pairs_are_shown_is_told_where_several_runs_have_some() -> None:
+    pairs = make_pairs([0, 1], "train")
+    assert page_data([make_run("joint", pairs=pairs), make_run("ipg", pairs=pairs)]).pairs_of == NAMES["ipg"]
+    assert page_data([make_run("erm"), make_run("ipg", pairs=pairs)]).pairs_of == ""
+
+
+def test_runs_tested_on_different_images_are_told_apart_and_a_method_that_sees_less_is_not() -> None:
+    runs = [make_run("erm", LABEL), make_run("oracle", LABEL)]
+    assert page_data(runs).same_images
+    table = replace(runs[1].materials.table, split=torch.tensor([0, 0, 1, 1]))
+    other = replace(runs[1], materials=replace(runs[1].materials, table=table))
+    assert not page_data([runs[0], other]).same_images
 
 
 def test_every_method_has_a_name_of_its_own() -> None:

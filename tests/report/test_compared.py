@@ -247,6 +247,21 @@ def test_caveats_on_failed_and_collapsed_runs(plain: MethodRows) -> None:
     text = said(make(plain, method("ipg", {0: lost, 2: row(0.5, 0.5)}, failures={1: "died"})))
     assert "IPG has no result for 1 seed of 3 (1)" in text
     assert "IPG gives every image the same class in 1 of 2 runs" in text
+    assert "broke off" not in text
+
+
+def test_caveats_on_runs_that_broke_off(plain: MethodRows) -> None:
+    """One left a network to measure, the other did not."""
+    stood, lost = (row(0.5, 0.5) | {"collapse": "the loss is NaN"} for _ in range(2))
+    text = said(make(plain, method("jtt", {0: stood, 1: row(0.5, 0.5)})))
+    assert "JTT broke off in 1 of 2 runs: training had collapsed, or the loss was no longer a number." in text
+    assert "Their networks are counted as they stood." in text
+    lost["metrics"] = {**dict.fromkeys(lost["metrics"]), "groups": {}}
+    found = method("jtt", {0: stood, 1: lost})
+    assert "all but 1 that broke off before there was a network to measure: figures are of the others." in said(
+        make(plain, found)
+    )
+    assert found.values("average") == {0: 0.5}
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------

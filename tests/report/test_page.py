@@ -6,13 +6,20 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import torch
 
-from ipg.report.page import Flip, PageData, render, write
+from ipg.report.html import GENERATOR, check_page
+from ipg.report.page import Flip, Look, PageData, render, write
 
 NAN = float("nan")
 HOSTILE = '</td></figure><script>alert("1")</script><img src=https://example.org/x.png onerror=alert(1)>'
 LOADING = {"src", "href", "srcset", "poster", "data", "action", "background", "xlink:href"}
 VOID = {"meta", "link", "img"}
+
+
+def make_look(*runs) -> Look:
+    image, heat = torch.zeros(2, 6, 6, dtype=torch.uint8), torch.zeros(6, 6)
+    return Look("garment", [image], {run.name: [heat] for run in runs})
 
 
 class Reader(HTMLParser):
@@ -71,17 +78,70 @@ def rows(page: str, table: str) -> dict[str, list[str]]:
 
 def test_headline_and_numbers(page) -> None:
     text = Reader(render(page())).text
-    assert "On clothes whose colour changed: plain training 56 % , guided 98 %" in text
+    assert "On clothes whose colour changed: plain training 12 % , guided 97 % in the worst group" in text
     assert "Guidance came from 40 pairs" in text
-    assert "12.5 % in the worst group: garment, green (5.3–29.7)" in text
+    assert "12.5 % right in the worst group: garment, green (5.3–29.7) 56.2 % on average" in text
     assert "Training used 40 pairs for 12,000 images, or 0.3 %; 4 are shown." in text
+
+
+def test_a_run_that_does_not_tell_its_worst_group_has_its_average_in_the_headline(page, run) -> None:
+    old = run("Guided (IPG)", "after", result={"metrics": {"average": 0.98}})
+    text = Reader(render(page(runs=[run(), old], flips=[], looks=[]))).text
+    assert "On clothes whose colour changed: plain training 56 % , guided 98 % In training" in text
+
+
+def test_the_worst_group_stands_before_the_average(page) -> None:
+    assert list(rows(render(page()), "results"))[:2] == ["Worst group", "Average"]
+
+
+def test_runs_are_known_by_their_folders_and_the_page_says_whom_it_leaves_out(page, run) -> None:
+    runs = [
+        run(folder="plain"),
+        run("Guided 1 (IPG)", "after", folder="rep"),
+        run("Guided 2 (IPG)", "after", folder="rep<2>", disagreement=None),
+    ]
+    made = render(page(runs=runs, flips=[], looks=[make_look(*runs[:2])], pairs_of="Guided 1 (IPG)"))
+    text = Reader(made).text
+    assert "Large figures are of the first run of plain and the first of guided training. Below also: guided 2" in text
+    assert "Not shown, for want of held-out pairs: guided 2 (rep<2>)." in text
+    assert "the figures above measure. Not shown: guided 2 (rep<2>)." in text
+    assert "Guided 1 (IPG) used 40 pairs for 12,000 images" in text
+    legend = re.search(r'<ul class="legend">(.*?)</ul>', made, re.S)
+    head = re.search(r'<table class="results">.*?</thead>', made, re.S)
+    assert legend
+    assert head
+    for part in (legend[1], head[0]):
+        words = " ".join(Reader(part + "</table>" * ("<table" in part)).words)
+        assert re.search(r"Guided 1 \(IPG\)\s+rep\s.*Guided 2 \(IPG\)\s+rep<2>", words, re.S)
+    assert [cells[0] for name, cells in rows(made, "settings").items() if "Guided" in name] == ["rep", "rep<2>"]
+    whole = Reader(render(page())).text
+    for words in ("Large figures", "Not shown", "Folder"):
+        assert words not in whole
+
+
+def test_runs_that_were_tested_on_different_images_are_told(page) -> None:
+    assert "not all tested on the same images" in Reader(render(page(same_images=False))).text
+    assert "not all tested on the same images" not in Reader(render(page())).text
+
+
+def test_a_page_is_known_again_and_no_other_file_is_taken_for_one(page, tmp_path: Path) -> None:
+    ours = write(tmp_path / "ours.html", page())
+    check_page(ours, remedy="")
+    check_page(tmp_path / "new.html", remedy="")
+    older = tmp_path / "older.html"
+    older.write_text(ours.read_text(encoding="utf-8").replace(GENERATOR, ""), encoding="utf-8")
+    check_page(older, remedy="")
+    theirs = tmp_path / "theirs.html"
+    theirs.write_bytes(b"<!doctype html>\xff<title>mine</title>")
+    with pytest.raises(ValueError, match=r"theirs.html exists and is no page of ipg; go elsewhere"):
+        check_page(theirs, remedy="go elsewhere")
 
 
 def test_results_table(page) -> None:
     assert rows(render(page()), "results") == {
+        "Worst group": ["", "12.5 % 5.3–29.7", "97.0 % 83.3–99.4"],
         "Average": ["1,230", "56.2 % 53.5–59.0", "97.5 % 96.4–98.2"],
         "Mean of groups": ["", "56.2 %", "97.5 %"],
-        "Worst group": ["", "12.5 % 5.3–29.7", "97.0 % 83.3–99.4"],
         "Gap, best to worst group": ["", "87.5 points 70.3–94.7", "1.0 points −1.6 to 14.7"],
         "garment, red": ["1,200", "100.0 % 99.7–100.0", "98.0 % 97.0–98.7"],
         "garment, green": ["30", "12.5 % 5.3–29.7", "97.0 % 83.3–99.4"],
@@ -181,7 +241,7 @@ def test_without_group_labels_the_page_says_so_and_what_pairs_tell(page, run) ->
     text = Reader(render(page(grouped=False))).text
     assert "Accuracy by class" in text
     assert "These images come without group labels" in text
-    assert "12.5 % in the worst class" in text
+    assert "12.5 % right in the worst class" in text
     assert "What pairs alone can tell" in text
     lonely = Reader(render(page(grouped=False, runs=[run(disagreement=None)], flips=[], looks=[]))).text
     assert "Held-out pairs would tell what happens when it does not." in lonely
@@ -223,7 +283,7 @@ def test_nothing_at_all() -> None:
 
 def test_one_run(page, run) -> None:
     text = Reader(render(page(runs=[run("Plain training (ERM)", "reference")], flips=[], looks=[]))).text
-    assert "On clothes whose colour changed: plain training 56 %" in text
+    assert "On clothes whose colour changed: plain training 12 % in the worst group" in text
     assert "Settings that differ" not in text
     assert "One image, two answers" not in text
 
@@ -282,7 +342,7 @@ def test_names_keep_their_capitals(page, run) -> None:
         ("IPG", "IPG"),
         ("Invariance Pair Guidance", "Invariance Pair Guidance"),
     ):
-        assert f": {said} 56 %" in Reader(render(page(runs=[run(name)], flips=[]))).text
+        assert f": {said} 12 %" in Reader(render(page(runs=[run(name)], flips=[]))).text
 
 
 def test_equal_data_gives_equal_bytes(page, tmp_path: Path) -> None:

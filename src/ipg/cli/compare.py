@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ipg.cli.options import with_settings_but
+from ipg.cli.options import data_name, with_settings_but
 
 if TYPE_CHECKING:
     from ipg.experiments.compare import Facts
@@ -74,11 +74,15 @@ def compare(
     from ipg.experiments.compare import comparison, examine, keep_record
     from ipg.experiments.runner import run_study, workers_for
     from ipg.report.compare_page import write_comparison
+    from ipg.report.html import check_page
+    from ipg.words import number_of
 
     study = comparison(base, chosen, numbers, own)
-    folder = output or Path("runs") / f"compare-{Path(base.data).stem}"
+    folder = output or Path("runs") / f"compare-{data_name(base.data)}"
+    check_page(folder / "report.html", remedy="name another folder with --output")
     console = Console()
-    console.print(f"{len(study.trials)} runs: {', '.join(chosen)} with {len(numbers)} seeds each", highlight=False)
+    each = f"{', '.join(chosen)} with {number_of(len(numbers), 'seed')}" + (" each" if len(chosen) > 1 else "")
+    console.print(f"{number_of(len(study.trials), 'run')}: {each}", highlight=False)
     facts = examine(study)
     keep_record(study, facts, folder)
     at_once = workers_for(len(study.trials), base.device, workers)
@@ -156,6 +160,7 @@ def _print(console: Any, found: Comparison) -> None:
     from rich.table import Table
 
     from ipg.cli.console import percent
+    from ipg.report.caveats import went_wrong
 
     table = Table("method", *("worst group", "average", "pairs disagree", "time × plain", "seeds"))
     for column in table.columns[1:]:
@@ -167,3 +172,6 @@ def _print(console: Any, found: Comparison) -> None:
         table.add_row(escape(method.name), *cells, "–" if times is None else f"{times.mean:.2f}", str(len(method.rows)))
     console.print("Test images, % right, mean over seeds", highlight=False)
     console.print(table)
+    for method in found.methods:
+        for line in went_wrong(method):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)

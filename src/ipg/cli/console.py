@@ -8,7 +8,8 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,9 +17,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ipg.config import RunConfig
+from ipg.training.device import resolve_device, resolve_precision
 from ipg.training.listeners import Listener
+from ipg.words import listed, number_of
 
-__all__ = ["ConsoleListener", "command_line", "percent", "print_metrics", "watching"]
+if TYPE_CHECKING:
+    from ipg.training.materials import Materials
+
+__all__ = ["ConsoleListener", "command_line", "in_a_line", "percent", "print_metrics", "watching"]
+
+SPLITS = {"train": "training", "validation": "validation", "test": "test"}
+"""Splits whose images are counted, and what these are called."""
 
 
 def percent(value: float | None) -> str:
@@ -38,6 +47,8 @@ class ConsoleListener(Listener):
         self.console, self.label = console, label
         self.trained = False
         """Whether the run had anything left to do."""
+        self.about: str | None = None
+        """What is trained, and where it goes, in a line; not said where there is none."""
         self._epochs = 0
         self._bar = Progress(
             BarColumn(bar_width=16),
@@ -54,6 +65,8 @@ class ConsoleListener(Listener):
         """Show the bar; say where a resumed run goes on."""
         self.trained, self._epochs = True, config.epochs
         self._say_where(self.label, step, total)
+        if self.about is not None:
+            self.console.print(f"  {self.about}", highlight=False, markup=False, soft_wrap=True)
         self._bar.update(self._task, total=total, completed=step)
         self._bar.start()
 
@@ -93,6 +106,23 @@ class ConsoleListener(Listener):
     def close(self) -> None:
         """Take the bar away."""
         self._bar.stop()
+
+
+def in_a_line(config: RunConfig, materials: Materials, folder: Path) -> str:
+    """What a run works on and with, and where it is kept: network, images, pairs, device, precision, folder."""
+    table, model, device = materials.table, materials.model, resolve_device(config.device)
+    name = getattr(model, "name", None) or type(model).__name__
+    size = "x".join(map(str, table.images.shape[2:]))
+    counts = [f"{len(table.indices(split)):,} {word}" for split, word in SPLITS.items() if split in table.splits]
+    pairs = [
+        f"{number_of(len(found), 'pair')} {what}"
+        for found, what in ((materials.pairs, "to guide"), (materials.held_out, "held out"))
+        if found is not None
+    ]
+    return (
+        f"{name}, {listed(counts)} images of {size}, {listed(pairs) or 'no pairs'}, {device.type} in "
+        f"{resolve_precision(config.precision, device)}, kept in {folder}"
+    )
 
 
 @contextmanager

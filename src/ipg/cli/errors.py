@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import functools
+import inspect
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,27 +30,32 @@ REMEDIES = {
     errno.ENOSPC: "What was saved before is whole: free some space and run the command again.",
     errno.EDQUOT: "What was saved before is whole: free some space and run the command again.",
     errno.EFBIG: "What was saved before is whole: raise the limit on files (ulimit -f) and run the command again.",
-    errno.EEXIST: "A file is in the way: name another place with --output.",
-    errno.ENOTDIR: "A file is in the way: name another place with --output.",
-    errno.EISDIR: "A folder is in the way: name another place with --output.",
-    errno.EACCES: "Name a place that you may write to with --output.",
-    errno.EPERM: "Name a place that you may write to with --output.",
-    errno.EROFS: "Name a place that you may write to with --output.",
 }
 """What to do when a file cannot be written; reading has messages of its own where it happens."""
+IN_THE_WAY = {errno.EEXIST: "A file", errno.ENOTDIR: "A file", errno.EISDIR: "A folder"}
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+PLACES = {"output": "--output", "results": "--results"}
+"""Parameters of commands that say where to write, the likelier first, and their options."""
 
 
 def clear(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `command` end in one clear line and exit status 2 on what a user can mend, 130 when interrupted."""
+    """Let `command` end in one clear line and exit status 2 on what a user can mend, 130 when interrupted.
+
+    Warnings are a line each, too.
+    """
+    parameters = inspect.signature(command).parameters
+    option = next((option for name, option in PLACES.items() if name in parameters), None)
 
     @functools.wraps(command)
     def guarded(*arguments: Any, **options: Any) -> Any:
         try:
-            return command(*arguments, **options)
+            with warnings.catch_warnings():
+                warnings.showwarning = _warn
+                return command(*arguments, **options)
         except KeyboardInterrupt as error:
             raise typer.Abort(str(error)) from None
         except Exception as error:
-            lines = _explain(error)
+            lines = _explain(error, option)
             if lines is None:
                 raise
             for line in lines:
@@ -101,10 +108,14 @@ def help_without_command(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-def _explain(error: Exception) -> list[str] | None:
-    """The lines to show for an error of the user's or the machine's making; None for a bug."""
+def _explain(error: Exception, option: str | None) -> list[str] | None:
+    """The lines to show for an error of the user's or the machine's making; None for a bug.
+
+    `option` is the one that says where the command writes, if it has one.
+    """
     if isinstance(error, OSError) and error.errno != errno.ENOMEM:
-        return None if error.errno == errno.EPIPE else [_explain_os(error)]  # the reader has left: nobody to tell
+        gone = error.errno == errno.EPIPE  # the reader has left: nobody to tell
+        return None if gone else [_explain_os(error, option)]
     if not type(error).__module__.startswith("ipg.") and _is_of_memory(error):
         return ["out of memory: free some, or make the batches of a training smaller with --batch and --pair-batch"]
     problems = getattr(error, "problems", None)
@@ -124,15 +135,36 @@ def _is_of_memory(error: Exception) -> bool:
     return isinstance(error, OSError | RuntimeError | ImportError) and any(words in said for words in NO_MEMORY)
 
 
-def _explain_os(error: OSError) -> str:
+def _explain_os(error: OSError, option: str | None) -> str:
     name = f"{error.filename}: " if error.filename else ""
-    remedy = REMEDIES.get(error.errno or 0)
+    remedy = _remedy(error.errno or 0, option)
     return f"{name}{error.strerror or error}" + (f". {remedy}" if remedy else "")
+
+
+def _remedy(number: int, option: str | None) -> str | None:
+    """What to do about the error of that number, in a command whose place to write is named by `option`."""
+    if number in IN_THE_WAY:
+        other = f"name another place with {option}" if option else "move it away"
+        return f"{IN_THE_WAY[number]} is in the way: {other}."
+    if number in FORBIDDEN:
+        if option:
+            return f"Name a place that you may write to with {option}."
+        return "You may not write there: change who may, or work on a copy."
+    return REMEDIES.get(number)
 
 
 def _say(line: str) -> None:
     """One line of readable length."""
+    told.append(_echo(line))
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning in a line, in place of Python's two with the source of the program."""
+    _echo(f"warning: {message}")
+
+
+def _echo(line: str) -> str:
     text = printable(line)
     cut = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE // 2]} … {text[-LONGEST_LINE // 2 :]}"
     typer.echo(f"ipg: {cut}", err=True)
-    told.append(cut)
+    return cut

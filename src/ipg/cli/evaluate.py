@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from ipg.cli.options import MOVED
 
 __all__ = ["EXAMPLES", "evaluate"]
 
@@ -41,7 +43,7 @@ def evaluate(
         str | None, typer.Option(help="Pairs to measure on: a manifest, or its folder.", metavar="MANIFEST")
     ] = None,
     data: Annotated[str | None, typer.Option(help="Data set to measure on, by group; a name or a path.")] = None,
-    data_path: Annotated[str | None, typer.Option(help="Where the data set's files are, if they have moved.")] = None,
+    data_path: Annotated[str | None, typer.Option(help=MOVED)] = None,
     classes: Annotated[
         str | None, typer.Option(help="What the model's outputs mean, in their order, where no data says: cat,dog.")
     ] = None,
@@ -97,10 +99,23 @@ def _evaluate_runs(runs: list[Path], split: str, data_path: str | None, device: 
     from ipg.cli.console import print_metrics
     from ipg.notebook import Run
 
-    measured = [
-        (str(folder), Run.load(folder, device=device, data_path=data_path).evaluate(split), None) for folder in runs
-    ]
+    measured: dict[str, dict[str, Any]] = {}
+    alike: dict[tuple[str, str], list[str]] = {}  # runs by the images that they are measured on
+    for folder in runs:
+        run = Run.load(folder, device=device, data_path=data_path)
+        measured[str(folder)] = run.evaluate(split)
+        alike.setdefault((run.materials.table.name, run.images_of(split)), []).append(str(folder))
     if as_json:
-        typer.echo(json.dumps({name: metrics for name, metrics, _ in measured}, indent=2))
-    else:
-        print_metrics(Console(), measured, title=f"{split.capitalize()} images, % right")
+        typer.echo(json.dumps(measured, indent=2))
+        return
+    console = Console()
+    for (name, _), folders in alike.items():
+        whose = f" of {name}" if len(alike) > 1 else ""
+        columns = [(folder, measured[folder], None) for folder in folders]
+        print_metrics(console, columns, title=f"{split.capitalize()} images{whose}, % right")
+    if len(alike) > 1:
+        console.print(
+            "Runs in different tables are measured on different images: their figures are not comparable.",
+            highlight=False,
+            soft_wrap=True,
+        )

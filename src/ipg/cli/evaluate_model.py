@@ -21,6 +21,7 @@ from ipg.cli.pairs_data import load_data, open_data
 from ipg.cli.progress import bar
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.parallel import in_order
+from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 from ipg.evaluation.groups import group_metrics, predict
 from ipg.evaluation.pairs import pair_metrics
@@ -97,7 +98,8 @@ def _table(question: Question, manifest: Manifest | None, run: Classifier | None
     """The data set that is named, or else the one that the pairs refer to."""
     size, seed = (question.size, 0) if run is None else (run.shape[-1], int(run.config.get("seed", 0)))
     if question.data is not None:
-        return load_data(question.data, question.data_path, size, seed).table
+        reading = None if run is None else Reading.kept(run.config)
+        return load_data(question.data, question.data_path, size, seed, reading).table
     if manifest is None or not any(
         name.startswith(DATA) for pair in manifest.pairs for name in (pair.first, pair.second)
     ):

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ipg.cli.options import MOVED
+
 __all__ = ["EXAMPLES", "export"]
 
 EXAMPLES = """
@@ -24,7 +26,7 @@ def export(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
     output: Annotated[Path, typer.Option(help="The folder to make.", metavar="DIR")] = Path("exported"),
     format: Annotated[str, typer.Option(help="torch (torch.export), onnx or both.")] = "both",
-    data_path: Annotated[str | None, typer.Option(help="Where the run's data is, if it has moved.")] = None,
+    data_path: Annotated[str | None, typer.Option(help=MOVED)] = None,
     images: Annotated[
         Path | None, typer.Option(help="Images to check on; test images of the run's data where not given.")
     ] = None,
@@ -34,14 +36,21 @@ def export(
     model.pt2 (torch.export) and model.onnx take float images in [0, 1], any number at a time, and normalise them
     themselves. Beside them: weights.safetensors, model.json, and README.md, the model card.
     """
+    from dataclasses import replace
+
     from rich.console import Console
 
     from ipg.classifier import open_run
     from ipg.export.build import build, check_place, real_images
+    from ipg.whereabouts import find_data
 
     check_place(output, format)
     classifier = open_run(run, device="cpu")
-    checked = real_images(classifier, data_path=data_path, images=images)
+    data, path = find_data(
+        str(classifier.config.get("data")), classifier.origin.get("data_path"), run=run, given=data_path
+    )
+    at_hand = replace(classifier, config={**classifier.config, "data": data})
+    checked = real_images(at_hand, data_path=path, images=images)
     console = Console(highlight=False)
     with console.status("exporting"):
         differences = build(output, classifier, checked, name=run.resolve().name, format=format)

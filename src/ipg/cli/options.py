@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from ipg.config import PANELS, ConfigError, RunConfig, field_help
 
-__all__ = ["with_settings", "with_settings_but"]
+__all__ = ["MOVED", "data_name", "with_settings", "with_settings_but"]
 
 FLAGS = {"start": "--from"}
 """Flags of fields whose name cannot be one in Python."""
+
+MOVED = "Where the data set's files are, or the folder of its table, if they have moved."
+"""Help of --data-path for commands that read a run back."""
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,6 +50,15 @@ def with_settings_but(*without: str) -> Callable[[Callable[..., Any]], Callable[
         return wrapped
 
     return decorate
+
+
+def data_name(data: str) -> str:
+    """What a folder is called after the data in it: the name of a data set, or of the folder or table at a path."""
+    path = Path(data).expanduser()
+    if ":" in data and not path.exists():  # attributes of one's choice, as in celeba:Smiling/Male
+        return re.sub(r"[:/\\]", "-", data)
+    place = path.resolve() if path.name in ("", "..") else path
+    return (place.name if place.is_dir() else place.stem) or "data"
 
 
 def _parameter(name: str, panel: str) -> inspect.Parameter:

@@ -7,28 +7,40 @@ from typing import Annotated
 
 import typer
 
+from ipg.cli.options import MOVED
+
 __all__ = ["EXAMPLES", "report"]
 
 EXAMPLES = """
 **Examples**
 
 `ipg report runs/plain runs/guided --output report.html`: before and after on one page
+
+`ipg report old/runs/guided --data-path old/photos --pairs old/pairs`: where images and pairs have moved
 """
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs on the same data.", metavar="RUN...")],
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    data_path: Annotated[str | None, typer.Option(help="Where the data set's files are, if they have moved.")] = None,
+    data_path: Annotated[str | None, typer.Option(help=MOVED)] = None,
+    pairs: Annotated[
+        str | None, typer.Option(help="Where the runs' pairs are, if they have moved.", metavar="MANIFEST")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is no page of ipg.")] = False,
 ) -> None:
     """Write a report on finished runs: galleries, groups, curves, and how it was made."""
     from ipg.cli.console import command_line
     from ipg.notebook import Run
     from ipg.report.build import page_data
+    from ipg.report.html import check_page
     from ipg.report.page import write
 
     if output.is_dir():
         raise ValueError(f"{output} is a folder; name the page to write, e.g. --output {output / 'report.html'}")
-    loaded = [Run.load(folder, device=device, data_path=data_path) for folder in runs]
-    typer.echo(f"Report: {write(output, page_data(loaded, command=command_line()))}")
+    if not force:
+        check_page(output, remedy="name another file with --output, or replace it with --force")
+    loaded = [Run.load(folder, device=device, data_path=data_path, pairs=pairs) for folder in runs]
+    page = page_data(loaded, command=command_line(), folders=runs)
+    typer.echo(f"Report: {write(output, page)}")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ipg.cli.options import with_settings_but
+from ipg.cli.options import data_name, with_settings_but
 
 __all__ = ["EXAMPLES", "search"]
 
@@ -83,6 +83,8 @@ def search(
 
     The test images are taken out of the data first, so that nothing can look at them.
     """
+    import shlex
+
     from ipg.config import RunConfig, load_config
 
     base = load_config(config, overrides=settings) if config is not None else RunConfig.from_mapping(settings)
@@ -91,13 +93,16 @@ def search(
 
     require_optuna()  # torch takes seconds to load: what is missing does not wait for it
 
+    from ipg.experiments.search.result import OBJECTIVES
     from ipg.experiments.search.run import BEST, make_plan
     from ipg.experiments.search.run import search as run
+    from ipg.report.html import check_page
     from ipg.report.search_page import write_search
+    from ipg.words import number_of
 
     plan = make_plan(
         base.with_changes(seed=first_seed),
-        name=name,
+        name=name or f"{data_name(base.data)}-{base.method}",
         vary=vary or (),
         given=[*settings, *settings.get("options", ())],
         objective=objective,
@@ -106,12 +111,18 @@ def search(
         prune=prune,
     )
     folder = output or Path("searches") / plan.name.replace("/", "-")
+    check_page(folder / "report.html", remedy="name another folder with --output")
     found = run(plan, folder, storage=storage, workers=workers)
     page = write_search(folder, found)
     if running := found.count("running"):
-        typer.echo(f"{running} trials are being run by other processes.")
+        typer.echo(f"{number_of(running, 'trial')} {'is' if running == 1 else 'are'} being run by other processes.")
+    if found.in_vain:
+        raise ValueError(
+            f"no trial got above 0 ({OBJECTIVES[plan.objective]}), so there is nothing to train with: give trials more "
+            f"--epochs, try --vary learning_rate, or judge them by another --objective; all are in {page}"
+        )
     if found.best is None:
         raise ValueError(f"no trial has a value; why not stands in {page}")
     typer.echo(f"Best: trial {found.best.number}, {found.best.value:.4f} ({plan.objective})")
     typer.echo(f"Report: {page}")
-    typer.echo(f"Train with it: ipg train --config {folder / BEST}")
+    typer.echo(f"Train with it: ipg train --config {shlex.quote(str(folder / BEST))}")

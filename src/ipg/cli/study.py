@@ -23,6 +23,25 @@ EXAMPLES = """
 
 `ipg study mine.toml --cluster auto --cpus 4 --gpus 1`: on a Ray cluster, a trial on four cores and a GPU
 
+**A study file.** Every arm is run once a seed, with the settings of `[base]` and its own:
+
+```
+dataset = "photos.csv"
+seeds = 3
+[base]
+epochs = 5
+pairs = "pairs"
+[[arm]]
+method = "erm"
+protocol = "mine"
+[[arm]]
+method = "ipg"
+protocol = "mine"
+config = { alpha = 0.2 }
+```
+
+docs/scale.md says what else may stand in it.
+
 **Going on.** The same command again runs what is still missing: trials under way go on where they were, failed ones are
 tried again. Several runners may be at one study at once, also on several machines that share the folder of results.
 """
@@ -81,8 +100,9 @@ def _list(study: Study, results: Path) -> None:
     from collections import Counter
 
     from ipg.experiments.store import Store
+    from ipg.words import number_of
 
-    store = Store(results)
+    store = Store(results, study.metrics_split)
     done = store.done()
     counts: Counter[str] = Counter()
     for trial in study.trials:
@@ -95,4 +115,4 @@ def _list(study: Study, results: Path) -> None:
         counts[state] += 1
         typer.echo(f"{state:8} {trial.key}  {trial.dataset}: {trial.title}")
     shares = ", ".join(f"{counts[state]} {state}" for state in ("done", "running", "failed", "missing"))
-    typer.echo(f"{study.name}: {len(study.trials)} trials, {shares}")
+    typer.echo(f"{study.name}: {number_of(len(study.trials), 'trial')}, {shares}")

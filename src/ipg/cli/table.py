@@ -19,6 +19,9 @@ EXAMPLES = """
 `ipg table colored_mnist --format csv`: every number apart, for a spreadsheet
 """
 
+KNOWN_BY = {"md": 0, "csv": 0, "latex": 3, "json": 1}
+"""The line by which a table is known again: its head, its label, or the name of its study."""
+
 
 def table(
     name: Annotated[
@@ -29,6 +32,7 @@ def table(
     ] = Path("results"),
     format_: Annotated[str, typer.Option("--format", help="md, latex, csv, json or html.")] = "md",
     output: Annotated[Path | None, typer.Option(help="File to write; printed where not given.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is no table of this study.")] = False,
 ) -> None:
     """Show a study as a table: ours beside the paper's, the difference, seeds, selection rule, hardware and commit.
 
@@ -58,5 +62,19 @@ def table(
     text = formats[format_](study_table(found, published()))
     if output is None:
         typer.echo(text, nl=False)
-    else:
-        typer.echo(f"Table: {write_text(output, text)}")
+        return
+    if output.is_file() and not force and not _replaces(output, text, format_):
+        raise ValueError(
+            f"{output} exists and is no {format_} table of {study.name}; name another file with --output, or replace "
+            f"it with --force"
+        )
+    typer.echo(f"Table: {write_text(output, text)}")
+
+
+def _replaces(file: Path, text: str, format_: str) -> bool:
+    """Whether `file` holds such a table as `text` is: the same command, given again, replaces what it wrote."""
+    if format_ == "html":
+        from ipg.report.html import is_page
+
+        return is_page(file)
+    return text.splitlines()[KNOWN_BY[format_]].encode() in file.read_bytes().splitlines()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ipg.cli.options import with_settings
+from ipg.cli.options import data_name, with_settings
 
 __all__ = ["EXAMPLES", "train"]
 
@@ -51,20 +51,22 @@ def train(
 
     from rich.console import Console  # torch takes seconds to load: mistakes in the settings do not wait for it
 
-    from ipg.cli.console import print_metrics, watching
+    from ipg.cli.console import in_a_line, print_metrics, watching
     from ipg.training.distributed import processes
     from ipg.training.listeners import Listener, TensorBoard
     from ipg.training.loop import train as run
     from ipg.training.materials import gather
 
-    folder = output or Path("runs") / f"{chosen.data}-{chosen.method}-{chosen.seed}"
+    folder = output or Path("runs") / f"{data_name(chosen.data)}-{chosen.method}-{chosen.seed}"
     with processes(chosen.device) as first:
         console = Console(quiet=not first)
         with watching(console, label=f"{chosen.method} on {chosen.data}") as listener:
             listeners: list[Listener] = [listener]
             if tensorboard and first:
                 listeners.append(TensorBoard(folder / "tensorboard"))
-            outcome = run(chosen, gather(chosen), folder=folder, listeners=listeners)
+            materials = gather(chosen)
+            listener.about = in_a_line(chosen, materials, folder)
+            outcome = run(chosen, materials, folder=folder, listeners=listeners)
     if not first:
         return
     result = outcome.result

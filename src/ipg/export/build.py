@@ -15,6 +15,7 @@ from ipg.classifier import Classifier, seen
 from ipg.data.decode import decode
 from ipg.data.errors import DataError
 from ipg.data.load import list_files, load
+from ipg.data.reading import Reading
 from ipg.data.sources import Source
 from ipg.data.splits import SPLITS
 from ipg.export.card import card
@@ -110,7 +111,7 @@ def real_images(classifier: Classifier, *, data_path: str | None = None, images:
 
 def _test_images(classifier: Classifier, where: str | None) -> Tensor:
     name, seed = str(classifier.config.get("data")), int(classifier.config.get("seed", 0))
-    listing = list_files(name, path=where, seed=seed)
+    listing = list_files(name, path=where, reading=Reading.kept(classifier.config))
     if listing is None:
         return load(name, path=where, size=classifier.shape[-1], seed=seed).part("test").images[:CHECKED_ON]
     rows = torch.nonzero(listing.split == SPLITS.index("test")).flatten()[:CHECKED_ON]

@@ -18,6 +18,7 @@ from ipg.models.normalization import Normalization
 from ipg.models.small import MODELS
 from ipg.models.weights import Weights, read_weights
 from ipg.rationale import HeadNotFoundError
+from ipg.words import did_you_mean
 
 __all__ = ["chosen_normalization", "headless_timm_model", "timm_model", "trained_timm_model"]
 
@@ -117,10 +118,11 @@ def _check_name(name: str) -> None:
     timm = import_extra("timm", needed_for=f"model {name!r}, none of {', '.join(MODELS)},")
     if name.startswith(HUBS) or timm.is_model(name):
         return
-    known = [*MODELS, *timm.list_models()]
+    known = timm.list_models()
     near = difflib.get_close_matches(name, known, n=4) or [found for found in known if name in found][:4]
+    hint = did_you_mean(name, MODELS)
     raise ValueError(
-        f"there is no model {name!r}; there are {', '.join(MODELS)} and the names of timm"
+        f"there is no model {name!r};{hint}{' T' if hint else ' t'}here are {', '.join(MODELS)} and the names of timm"
         + (f", such as {', '.join(near)}" if near else "; timm.list_models() gives them all")
     )
 

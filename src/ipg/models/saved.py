@@ -34,6 +34,10 @@ def from_path(path: Path, normalization: str | None) -> nn.Module:
         read, file = read_weights(path), path
         name = read.architecture
         if name is None or " " in name:
+            if (path.parent / "config.json").exists():
+                raise ValueError(
+                    f"{path} does not say which network it is of; the run does that it lies in: name {path.parent}"
+                )
             raise ValueError(f"{path} does not say which network it is of; name it, as in timm:resnet50@{path}")
     if name is None or name in MODELS:
         return _small(read, name)

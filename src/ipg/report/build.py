@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,15 +56,21 @@ FLIPS = 9
 
 
 def page_data(
-    runs: Sequence[Run], *, title: str = "Robustness to a shortcut", shortcut: str = "", command: str = ""
+    runs: Sequence[Run],
+    *,
+    title: str = "Robustness to a shortcut",
+    shortcut: str = "",
+    command: str = "",
+    folders: Sequence[Path] = (),
 ) -> PageData:
     """What the page shows of `runs`: plain training counts as before, guided training as after.
 
     Args:
         runs: finished runs on the same data.
-        title: begins the headline; the page adds the accuracies before and after.
+        title: begins the headline; the page adds the accuracies in the worst group before and after.
         shortcut: one or two sentences on what the shortcut is; its values, where not given.
         command: the command line that makes the page again, where there is one.
+        folders: of the runs, by which a reader knows them; none where they have none.
 
     Raises:
         ValueError: there are no runs, or they are on different data sets.
@@ -73,11 +80,12 @@ def page_data(
         given = f"these runs are on different data sets ({', '.join(names)})" if names else "there are no runs"
         raise ValueError(f"{given}; a report is on runs of one data set")
     table = runs[0].materials.table
-    views = [_view(run, name) for run, name in zip(runs, _names(runs), strict=True)]
+    kept = _folder_names(folders) if folders else [""] * len(runs)
+    views = [_view(*about) for about in zip(runs, _names(runs), kept, strict=True)]
     flips = _flips(runs, views)
-    with_pairs = [run for run in runs if run.materials.pairs is not None]
-    guided = min(with_pairs, key=lambda run: run.config.method != "ipg", default=None)  # the one compared, if there
-    pairs = guided.materials.pairs if guided is not None else None
+    with_pairs = [n for n, run in enumerate(runs) if run.materials.pairs is not None]
+    guided = min(with_pairs, key=lambda n: runs[n].config.method != "ipg", default=None)  # the one compared, if there
+    pairs = runs[guided].materials.pairs if guided is not None else None
     gallery = [] if pairs is None else _gallery(pairs, table.classes)
     result = runs[-1].result
     return PageData(
@@ -86,6 +94,7 @@ def page_data(
         runs=views,
         pairs=gallery,
         pair_count=len(pairs) if pairs is not None else 0,
+        pairs_of=views[guided].name if guided is not None and len(with_pairs) > 1 else "",
         train_count=len(table.indices("train")),
         flips=flips,
         command=command,
@@ -96,6 +105,7 @@ def page_data(
             "date": str(result["date"]),
         },
         grouped=len(table.attributes) > 1,
+        same_images=len({run.images_of("test") for run in runs if "test" in run.materials.table.splits}) < 2,
         looks=find_looks({views[n].name: runs[n] for n in compared(views)}, flips) if available() else [],
         looks_install="" if available() else INSTALL,
     )
@@ -120,11 +130,26 @@ def _names(runs: Sequence[Run]) -> list[str]:
     return names
 
 
-def _view(run: Run, name: str) -> RunView:
+def _folder_names(folders: Sequence[Path]) -> list[str]:
+    """The last part of each path, or all of it where that would not tell them apart."""
+    last = [(folder.resolve() if folder.name in ("", "..") else folder).name for folder in folders]
+    return last if len(set(last)) == len(last) else [str(folder) for folder in folders]
+
+
+def _view(run: Run, name: str, folder: str) -> RunView:
     method = run.config.method
     role = "before" if method == "erm" else "after" if method == "ipg" else "reference"
     result = {**run.result, "metrics": _named_by_class(run.result.get("metrics"), run.materials.table)}
-    return RunView(name, method, run.result["config"], run.epochs, result, role, answers(run))  # type: ignore[arg-type]
+    return RunView(
+        name,
+        method,
+        run.result["config"],
+        run.epochs,
+        result,
+        role,  # type: ignore[arg-type]
+        answers(run),
+        folder,
+    )
 
 
 def _named_by_class(metrics: Mapping[str, Any] | None, table: ImageTable) -> Mapping[str, Any] | None:

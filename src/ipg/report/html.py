@@ -12,7 +12,12 @@ from markupsafe import Markup
 from ipg.files import write_text
 from ipg.report.figures import SVG
 
-__all__ = ["inline", "rendered", "write_page"]
+__all__ = ["check_page", "inline", "is_page", "rendered", "write_page"]
+
+GENERATOR = '<meta name="generator" content="ipg">'
+"""What every page has in its head, by which it is known again."""
+FOOTER = "<footer>Invariance Pair Guidance."
+"""What pages had at their end before they had that."""
 
 
 def rendered(template: str, **values: Any) -> str:
@@ -30,6 +35,23 @@ def rendered(template: str, **values: Any) -> str:
 def inline(svg: str) -> Markup:
     """An SVG of ours as part of a page, where it needs no namespace."""
     return Markup(svg.replace(f' xmlns="{SVG}"', "", 1))  # escaped by figures
+
+
+def is_page(path: Path) -> bool:
+    """Whether the file at `path` is a page of ours."""
+    content = path.read_bytes()
+    return any(mark.encode() in content for mark in (GENERATOR, FOOTER))
+
+
+def check_page(path: Path, *, remedy: str) -> None:
+    """ValueError where a file is at `path` that is no page of ours, which a page would replace.
+
+    Args:
+        path: where a page is to be written.
+        remedy: what to do then.
+    """
+    if path.is_file() and not is_page(path):
+        raise ValueError(f"{path} exists and is no page of ipg; {remedy}")
 
 
 def write_page(path: Path, page: str) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ipg.report import figures
 from ipg.report.html import inline, rendered, write_page
-from ipg.report.results import average, card, compared, headline, short, table
+from ipg.report.results import card, compared, headline, short, table
 from ipg.report.settings import SELECTIONS, made, settings, total_time
 from ipg.report.views import RunView, percent, series
+from ipg.words import listed
 
 __all__ = ["Flip", "Look", "PageData", "RunView", "render", "write"]
 
@@ -60,6 +61,10 @@ class PageData:
     command: str
     environment: Mapping[str, str]
     """Versions, hardware, commit, date."""
+    pairs_of: str = ""
+    """Whose pairs these are, where several runs have some."""
+    same_images: bool = True
+    """Whether all runs were tested on the same images."""
     grouped: bool = True
     """Whether the data says which form of the shortcut an image has; without that a group is a class."""
     looks: Sequence[Look] = ()
@@ -80,14 +85,21 @@ def render(data: PageData) -> str:
     chosen = compared(data.runs)
     shared, differing = settings(data.runs)
     two = [data.runs[i] for i in chosen]
+    folders = {run.name: run.folder for run in data.runs}
     return rendered(
         "template.html",
         data=data,
         group="group" if data.grouped else "class",
-        headline=[headline(data.runs[i], slots[i]) for i in chosen if average(data.runs[i]) is not None],
+        headline=headline(two, [slots[i] for i in chosen]),
         cards=[card(data.runs[i], i, slots[i], bars) for i in chosen],
+        left_out={
+            "cards": _left_out(data.runs, [run.name for run in two]),
+            "pairs": _left_out(data.runs, pair_bars.runs),
+            "flips": _left_out(data.runs, data.flips[0].predictions if data.flips else ()),
+            "looks": _left_out(data.runs, data.looks[0].heat if data.looks else ()),
+        },
         legend=[
-            {"name": run.name, "series": slot, "glyph": GLYPHS[figures.MARKERS[slot]]}
+            {"name": run.name, "folder": run.folder, "series": slot, "glyph": GLYPHS[figures.MARKERS[slot]]}
             for run, slot in zip(data.runs, slots, strict=True)
         ],
         pair_share=percent(data.pair_count / data.train_count) if data.train_count else None,
@@ -99,7 +111,10 @@ def render(data: PageData) -> str:
             for b, name in enumerate(("changes", "right"))
             if (svg := figures.draw_bars(pair_bars.take([b]), name=name, legend=False))
         ],
-        pair_runs=[{"name": name, "series": slot} for name, slot in zip(pair_bars.runs, pair_bars.series, strict=True)],
+        pair_runs=[
+            {"name": name, "folder": folders.get(name, ""), "series": slot}
+            for name, slot in zip(pair_bars.runs, pair_bars.series, strict=True)
+        ],
         curves=[inline(figures.draw_curves(panel, legend=False)) for panel in figures.curves_data(data.runs)],
         flips=[_flip(flip, data.runs) for flip in data.flips],
         flip_counts=_flip_counts(data.flips, two),
@@ -110,6 +125,13 @@ def render(data: PageData) -> str:
         blind=bool(data.runs) and all(run.result.get("selection") in SELECTIONS for run in data.runs),
         shared=shared,
         differing=differing,
+    )
+
+
+def _left_out(runs: Sequence[RunView], shown: Collection[str]) -> str:
+    """The runs that a part of the page does not show, by name and folder, in a list; nothing where it shows all."""
+    return listed(
+        f"{short(run.name)} ({run.folder})" if run.folder else short(run.name) for run in runs if run.name not in shown
     )
 
 

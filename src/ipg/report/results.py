@@ -9,7 +9,7 @@ from ipg.report.figures import Bars
 from ipg.report.settings import duration, seconds
 from ipg.report.views import RunView, number, percent, share_interval, span
 
-__all__ = ["average", "card", "compared", "headline", "short", "table"]
+__all__ = ["card", "compared", "headline", "short", "table"]
 
 Cell = tuple[str, str]
 """A value and its interval, as text."""
@@ -21,9 +21,22 @@ def compared(runs: Sequence[RunView]) -> list[int]:
     return [roles.index(role) for role in ("before", "after") if role in roles] or list(range(len(runs)))[:1]
 
 
-def headline(run: RunView, slot: str) -> dict[str, str]:
-    """A part of `On clothes whose colour changed: plain training 11 %, guided 98 %`."""
-    return {"name": short(run.name), "series": slot, "average": percent(average(run), 0)}
+def headline(runs: Sequence[RunView], slots: Sequence[str]) -> dict[str, object]:
+    """The parts of `On clothes whose colour changed: plain training 2 %, guided 96 % in the worst group`.
+
+    Accuracy in the worst group, or on average where a run does not tell it; nothing of runs that tell neither.
+    """
+    values = [worst_group(run) for run in runs]
+    worst = all(value is not None for value in values)
+    values = values if worst else [average(run) for run in runs]
+    return {
+        "worst": worst,
+        "parts": [
+            {"name": short(run.name), "series": slot, "value": percent(value, 0)}
+            for run, slot, value in zip(runs, slots, values, strict=True)
+            if value is not None
+        ],
+    }
 
 
 def short(name: str) -> str:
@@ -37,17 +50,23 @@ def average(run: RunView) -> float | None:
     return number(run.metrics.get("average"))
 
 
+def worst_group(run: RunView) -> float | None:
+    """Accuracy over the test images of the group in which the run does worst."""
+    return number(run.metrics.get("worst_group"))
+
+
 def card(run: RunView, row: int, slot: str, bars: Bars) -> dict[str, object]:
-    """Average and worst group of one run, in large figures; `row` is its row in `bars`."""
+    """Worst group and average of one run, in large figures; `row` is its row in `bars`."""
     worst = _worst(bars, row)
     return {
         "name": run.name,
+        "folder": run.folder,
         "series": slot,
         "average": percent(average(run)),
-        "worst": percent(number(run.metrics.get("worst_group"))),
+        "worst": percent(worst_group(run)),
         "worst_name": None if worst is None else bars.blocks[worst],
         "worst_span": "" if worst is None else span(bars.intervals[row][worst]),
-        "fill": f"{100 * min(1.0, max(0.0, average(run) or 0.0)):.1f}",
+        "fill": f"{100 * min(1.0, max(0.0, worst_group(run) or 0.0)):.1f}",
     }
 
 
@@ -71,10 +90,6 @@ def table(runs: Sequence[RunView], bars: Bars, *, group: str = "group") -> Itera
     def metric(key: str) -> list[float | None]:
         return [number(run.metrics.get(key)) for run in runs]
 
-    yield row("Average", "main", [_cell(value, share_interval(value, total)) for value in metric("average")], total)
-    if any(value is not None for value in metric("average_reweighted")):
-        yield row("Average, reweighted to training", "main", [_cell(value) for value in metric("average_reweighted")])
-    yield row(f"Mean of {plural}", "main", [_cell(value) for value in metric("group_mean")])
     yield row(
         f"Worst {group}",
         "main",
@@ -83,6 +98,10 @@ def table(runs: Sequence[RunView], bars: Bars, *, group: str = "group") -> Itera
             for r, (value, w) in enumerate(zip(metric("worst_group"), worst, strict=True))
         ],
     )
+    yield row("Average", "main", [_cell(value, share_interval(value, total)) for value in metric("average")], total)
+    if any(value is not None for value in metric("average_reweighted")):
+        yield row("Average, reweighted to training", "main", [_cell(value) for value in metric("average_reweighted")])
+    yield row(f"Mean of {plural}", "main", [_cell(value) for value in metric("group_mean")])
     yield row(f"Gap, best to worst {group}", "main", [_gap(bars, r) for r in many])
     for b, name in enumerate(bars.blocks):
         yield row(name, "group", [_cell(bars.shares[r][b], bars.intervals[r][b]) for r in many], bars.counts[b])

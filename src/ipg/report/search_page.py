@@ -41,6 +41,7 @@ def render_search(found: Found) -> str:
         plan=plan,
         objective=OBJECTIVES[plan.objective],
         best=best,
+        in_vain=found.in_vain,
         value=percent(None if best is None else best.value),
         other=None if plan.objective == "pairs" else other,
         other_rule=OBJECTIVES["pairs"],

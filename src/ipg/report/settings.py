@@ -24,6 +24,7 @@ def made(run: RunView) -> dict[str, object]:
     epoch = number(run.result.get("selected_epoch"))
     return {
         "name": run.name,
+        "folder": run.folder,
         "method": run.method,
         "seed": _value(run.config.get("seed")),
         "selection": SELECTIONS.get(str(rule), str(rule)) if rule is not None else "–",

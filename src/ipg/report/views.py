@@ -49,6 +49,8 @@ class RunView:
     """The headline compares the first `before` with the first `after`."""
     pairs: PairAnswers | None = None
     """Its answers on held-out pairs, where there are any."""
+    folder: str = ""
+    """Where it is kept, as short as tells it from the others; nothing where that is not known."""
 
     @property
     def metrics(self) -> Mapping[str, Any]:

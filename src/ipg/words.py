@@ -1,0 +1,25 @@
+"""Small things that sentences are made of."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["did_you_mean", "listed", "number_of"]
+
+
+def number_of(number: int, what: str) -> str:
+    """So many of something: `1 run`, `2 runs`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def listed(names: Iterable[object], last: str = " and ") -> str:
+    """`a`, `a and b`, `a, b and c`; nothing of none."""
+    words = [str(name) for name in names]
+    return f"{', '.join(words[:-1])}{last}{words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` did you mean NAME?` of the nearest name there is; nothing where none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" did you mean {near[0]}?" if near else ""

@@ -1,0 +1,58 @@
+"""The study files that the help and the guide show."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ipg.cli.study import EXAMPLES
+from ipg.experiments.study import Study, load_study
+
+
+@pytest.fixture
+def guide(repo_root: Path, tmp_path: Path) -> Path:
+    """The file of docs/scale.md."""
+    (text,) = re.findall(r"```toml\n(.*?)```", (repo_root / "docs" / "scale.md").read_text("utf-8"), re.DOTALL)
+    path = tmp_path / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def arms(study: Study) -> list[tuple[str, str, int]]:
+    return [(trial.method, trial.protocol, trial.seed) for trial in study.trials]
+
+
+def test_the_file_of_the_help_is_a_study(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```\n(.*?)```", EXAMPLES, re.DOTALL)
+    (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
+    study = load_study(tmp_path / "mine.toml")
+    assert arms(study) == [(method, "mine", seed) for method in ("erm", "ipg") for seed in range(3)]
+    assert {trial.config.alpha for trial in study.trials if trial.method == "ipg"} == {0.2}
+
+
+def test_the_file_of_the_guide_has_every_key(guide: Path) -> None:
+    from ipg.experiments.study import _ARM_KEYS, _KEYS
+
+    study = load_study(guide)
+    assert arms(study) == [
+        ("erm", "plain", 0), ("erm", "plain", 1), ("ipg", "guided", 0), ("ipg", "guided", 1), ("jtt", "plain", 0),
+    ]  # fmt: skip
+    assert (study.metrics_split, study.decides) == ("validation", "worst_group")
+    assert study.trials[-1].config.options == {"copies": 5}
+    text = guide.read_text(encoding="utf-8")
+    assert [key for key in (*_KEYS, *_ARM_KEYS) if not re.search(rf"^\[*{key}\b", text, re.MULTILINE)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread", "own_random_state")
+def test_the_file_of_the_guide_runs(ipg, guide: Path) -> None:
+    done = ipg("study", guide, "--results", "here", "--workers", "1")
+    assert done.code == 0, done
+    rows = [json.loads(line) for line in Path("here/trials.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert sorted((row["method"], row["protocol"], row["seed"]) for row in rows) == sorted(arms(load_study(guide)))
+    assert {row["split"] for row in rows} == {"validation"}
+    assert "5 trials, 5 done" in " ".join(ipg("study", guide, "--results", "here", "--list").out.split())
+    assert ipg("table", guide, "--results", "here").out.startswith("| method |")
