@@ -26,6 +26,7 @@ from ipg.training.folder import FolderError, RunFolder, read_json
 from ipg.training.listeners import Listener
 from ipg.training.loop import Outcome, train
 from ipg.training.materials import Materials, gather
+from ipg.training.start import as_started
 from ipg.whereabouts import find_data, find_file
 
 __all__ = ["Run", "fit"]
@@ -178,7 +179,7 @@ def fit(
         values["pairs"] = pairs if isinstance(pairs, int) else 0
     if held_out is not None:
         values["held_out_pairs"] = 0
-    config = RunConfig.from_mapping(values)
+    config = as_started(RunConfig.from_mapping(values))
     materials = gather(config, table=data if isinstance(data, ImageTable) else None)
     config, materials = _with_own(config, materials, model, pairs, held_out)
     where = Path(folder) if folder is not None else None

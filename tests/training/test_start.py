@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ipg.models import build_model, load_model, save_weights
 from ipg.training.folder import read_json
 from ipg.training.loop import train
 from ipg.training.materials import gather
+from ipg.training.start import as_started
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SETTINGS = {"epochs": 1, "batch": 64, "held_out_pairs": 8}
@@ -49,6 +51,24 @@ def test_a_run_goes_on_with_the_very_weights_of_another(plain: Path) -> None:
 def test_a_study_may_name_a_run_that_lies_beside_the_data(plain: Path) -> None:
     model = gather(config(start=plain.name, data_path=str(plain.parent))).model
     assert all(torch.equal(value, weights_of(plain)[name]) for name, value in model.state_dict().items())
+
+
+def test_images_have_the_size_that_the_run_had(plain: Path) -> None:
+    assert as_started(config(start=str(plain))).size is None  # the data set's own, as the run had it
+    record = plain / "config.json"
+    found = json.loads(record.read_text(encoding="utf-8"))
+    found["config"]["size"] = 20
+    record.write_text(json.dumps(found), encoding="utf-8")
+    assert as_started(config(start=str(plain))).size == 20
+    assert as_started(config(start=str(plain), size=14)).size == 14
+    assert as_started(config(start="nothing/here")).size is None
+
+
+def test_a_run_that_knows_other_images_as_training_images_is_refused(plain: Path) -> None:
+    with pytest.raises(ValueError, match=r"split_seed=0; with split_seed=1 it may be tested .* Give --split-seed 0$"):
+        as_started(config(start=str(plain), split_seed=1))
+    assert as_started(config(start=str(plain), seed=5)).split_seed == 0  # the run's own seed has no part in it
+    assert as_started(config(start=str(plain), data="colored_fashion", split_seed=1)).split_seed == 1  # drawn otherwise
 
 
 def test_files_of_weights_do_as_well(plain: Path, tmp_path: Path) -> None:

@@ -56,7 +56,9 @@ def train(
     from ipg.training.listeners import Listener, TensorBoard
     from ipg.training.loop import train as run
     from ipg.training.materials import gather
+    from ipg.training.start import as_started
 
+    chosen = as_started(chosen)
     folder = output or Path("runs") / f"{data_name(chosen.data)}-{chosen.method}-{chosen.seed}"
     with processes(chosen.device) as first:
         console = Console(quiet=not first)

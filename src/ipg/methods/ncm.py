@@ -115,7 +115,7 @@ class Ncm(Method):
         """Go on with the same directions and the same W."""
         if self.directions is not None:
             self.directions.copy_(state["directions"])
-            self.weight.copy_(state["weight"])
+            self.weight.copy_(state.get("weight", self.head.weight))  # older checkpoints have W P alone
 
 
 def _project_out(rows: Tensor, directions: Tensor) -> None:

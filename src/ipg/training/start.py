@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ipg.config import RunConfig
+from ipg.data.names import is_own
 from ipg.evaluation.groups import evaluating, logits_of
 from ipg.models import MODELS, ImageModel, build_model, freeze, load_model
 from ipg.models.bcos import BcosNet
@@ -19,7 +20,24 @@ from ipg.models.weights import read_weights
 from ipg.rationale import find_head
 from ipg.training.folder import FolderError, read_json
 
-__all__ = ["check_images", "network_name", "start_from"]
+__all__ = ["as_started", "check_images", "network_name", "start_from"]
+
+
+def as_started(config: RunConfig) -> RunConfig:
+    """`config` with images of the size that the run it goes on from had, where it says nothing of it.
+
+    Raises:
+        ValueError: that run has drawn another split of the same images, so that it may know those that are tested on.
+    """
+    known = _record(config.start, "config") if config.start is not None else {}
+    drawn = known.get("split_seed", known.get("seed"))  # older runs drew the split by their own seed
+    if known.get("data") == config.data and is_own(config.data) and drawn not in (None, config.split_seed):
+        raise ValueError(
+            f"{config.start} was trained on a split of {config.data} that was drawn with split_seed={drawn}; with "
+            f"split_seed={config.split_seed} it may be tested on images that it knows. Give --split-seed {drawn}"
+        )
+    size = known.get("size")
+    return config.with_changes(size=size) if config.size is None and isinstance(size, int) else config
 
 
 def start_from(config: RunConfig, images: Tensor, classes: Sequence[str]) -> nn.Module:
@@ -35,7 +53,7 @@ def start_from(config: RunConfig, images: Tensor, classes: Sequence[str]) -> nn.
             f"train a new head on those weights"
         )
     model = _load(config, start, images, classes=len(classes))
-    known = _run_record(start).get("classes")
+    known = _record(start).get("classes")
     if known is not None and list(known) != list(classes):
         raise ValueError(
             f"{start} tells {', '.join(known)} apart, the data {', '.join(classes)}: the classes and their order have "
@@ -62,7 +80,7 @@ def network_name(config: RunConfig, model: nn.Module) -> str | None:
         return name
     if config.start is None or isinstance(model, SmallNet):
         return None
-    return config.start if config.start.startswith("python:") else _run_record(config.start).get("network")
+    return config.start if config.start.startswith("python:") else _record(config.start).get("network")
 
 
 def _load(config: RunConfig, start: str, images: Tensor, *, classes: int) -> nn.Module:
@@ -81,13 +99,13 @@ def _load(config: RunConfig, start: str, images: Tensor, *, classes: int) -> nn.
     return model
 
 
-def _run_record(start: str) -> dict[str, Any]:
-    """What the run in the folder `start` says of its network; nothing where it is no folder of a run."""
+def _record(start: str, part: str = "origin") -> dict[str, Any]:
+    """What the run in the folder `start` says of its network, or its settings; nothing where it is no run's folder."""
     try:
-        origin = read_json(Path(start) / "config.json").get("origin") if Path(start).is_dir() else None
+        found = read_json(Path(start) / "config.json").get(part) if Path(start).is_dir() else None
     except FolderError:
-        origin = None
-    return origin if isinstance(origin, dict) else {}
+        found = None
+    return found if isinstance(found, dict) else {}
 
 
 def check_images(model: nn.Module, name: str, images: Tensor, *, classes: Sequence[str] | None) -> None:
