@@ -62,7 +62,10 @@ def test_another_run_is_refused_and_all_differences_named(home: RunFolder, ident
     before = {path.name: path.read_bytes() for path in home.path.iterdir()}
     with pytest.raises(FolderError) as caught, home.claim(identity, ORIGIN):
         pytest.fail("admitted")
-    assert str(caught.value) == f"{home.path} holds another run: {message}. Name another folder, or delete this one."
+    further = f" To train it further, go on from it in another: --from {home.path}."
+    end = further if message == "epochs was 3 and is now 4" else ""
+    text = f"{home.path} holds another run: {message}. Name another folder, or delete this one.{end}"
+    assert str(caught.value) == text
     assert {path.name: path.read_bytes() for path in home.path.iterdir()} == before
 
 

@@ -29,6 +29,7 @@ from ipg.experiments.study import Study, Trial, find_study
 from ipg.experiments.trial import run_trial
 from ipg.experiments.workers import Workers, suitable_workers
 from ipg.training.device import resolve_device
+from ipg.words import number_of
 
 __all__ = ["Tally", "place", "read_rows", "run_study", "run_trial", "terminable"]
 
@@ -74,7 +75,7 @@ def run_study(
     done = store.done()
     missing = [trial for trial in study.trials if trial.key not in done]
     before = len(study.trials) - len(missing)
-    console.print(f"{study.name}: {len(study.trials)} trials, {before} done", highlight=False)
+    console.print(f"{study.name}: {number_of(len(study.trials), 'trial')}, {before} done", highlight=False)
     store.tidy()
     if not missing:
         return Tally(before, 0, 0)

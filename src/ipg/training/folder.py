@@ -92,17 +92,17 @@ class RunFolder:
         if not all(isinstance(old.get(part), dict) for part in identity):
             raise FolderError(f"{self.config} is not of a run; name another folder")
         before, now = RunConfig().flat() | old["config"], identity["config"]  # a setting that is newer had its default
-        differing = [
-            f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
-            for key in {**old["config"], **now}
-            if before.get(key) != now.get(key)
-        ]
+        keys = [key for key in {**old["config"], **now} if before.get(key) != now.get(key)]
+        differing = [f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in keys]
         if not differing and old["data"] != identity["data"]:
             changed = [key for key in identity["data"] if old["data"].get(key) != identity["data"][key]]
             differing = [f"its data was another ({', '.join(changed)})"]
         if differing and (self.checkpoint.exists() or self.done.exists()):
+            longer = (
+                f" To train it further, go on from it in another: --from {self.path}." if keys == ["epochs"] else ""
+            )
             raise FolderError(
-                f"{self.path} holds another run: {'; '.join(differing)}. Name another folder, or delete this one."
+                f"{self.path} holds another run: {'; '.join(differing)}. Name another folder, or delete this one.{longer}"
             )
         return bool(differing)  # a run that never got anywhere: nothing is lost
 
