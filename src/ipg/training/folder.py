@@ -98,11 +98,10 @@ class RunFolder:
             changed = [key for key in identity["data"] if old["data"].get(key) != identity["data"][key]]
             differing = [f"its data was another ({', '.join(changed)})"]
         if differing and (self.checkpoint.exists() or self.done.exists()):
-            longer = (
-                f" To train it further, go on from it in another: --from {self.path}." if keys == ["epochs"] else ""
-            )
+            further = f" To train it further, go on from it in another: --from {self.path}."
             raise FolderError(
-                f"{self.path} holds another run: {'; '.join(differing)}. Name another folder, or delete this one.{longer}"
+                f"{self.path} holds another run: {'; '.join(differing)}. Name another folder, or delete this one."
+                + (further if keys == ["epochs"] else "")
             )
         return bool(differing)  # a run that never got anywhere: nothing is lost
 
