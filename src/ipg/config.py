@@ -6,7 +6,6 @@ Importing this module is cheap: no torch.
 from __future__ import annotations
 
 import ast
-import difflib
 import math
 import sys
 import tomllib
@@ -19,6 +18,8 @@ from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from ipg.words import did_you_mean
 
 __all__ = ["CHOICES", "PANELS", "ConfigError", "RunConfig", "field_help", "load_config", "read_toml"]
 
@@ -199,8 +200,8 @@ class RunConfig:
         problems: list[str] = []
         for name in values:
             if name not in names:
-                near = difflib.get_close_matches(name, names, n=1)
-                problems.append(f"unknown key {name!r}" + (f"; did you mean {near[0]}?" if near else ""))
+                hint = did_you_mean(name, names)
+                problems.append(f"unknown key {name!r}" + (f"; {hint}" if hint else ""))
         try:
             config = replace(base or cls(), **{name: value for name, value in values.items() if name in names})
         except ConfigError as error:

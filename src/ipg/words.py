@@ -5,12 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "listed", "number_of"]
+__all__ = ["are", "did_you_mean", "listed", "number_of"]
 
 
 def number_of(number: int, what: str) -> str:
     """So many of something: `1 run`, `2 runs`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def are(number: int) -> str:
+    """`is` or `are`, for so many."""
+    return "is" if number == 1 else "are"
 
 
 def listed(names: Iterable[object], last: str = " and ") -> str:
@@ -20,6 +25,6 @@ def listed(names: Iterable[object], last: str = " and ") -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` did you mean NAME?` of the nearest name there is; nothing where none is near."""
+    """`did you mean NAME?` of the nearest name there is; nothing where none is near."""
     near = difflib.get_close_matches(name, list(known), n=1)
-    return f" did you mean {near[0]}?" if near else ""
+    return f"did you mean {near[0]}?" if near else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipg.cli.errors import printable
-from ipg.config import field_help
+from ipg.cli.options import AttributeColumn, LabelColumn, PathColumn, SplitSeed
 from ipg.words import number_of
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ def check(
     data_path: Annotated[str | None, typer.Option(help="Where its files are.")] = None,
     size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of noise and colours, and of splits that are drawn with them.")] = 0,
-    split_seed: Annotated[int, typer.Option(help=field_help()["split_seed"], min=0)] = 0,
-    path_column: Annotated[str, typer.Option(help=field_help()["path_column"])] = "path",
-    label_column: Annotated[str, typer.Option(help=field_help()["label_column"])] = "label",
-    attribute_column: Annotated[str, typer.Option(help=field_help()["attribute_column"])] = "attribute",
+    split_seed: SplitSeed = 0,
+    path_column: PathColumn = "path",
+    label_column: LabelColumn = "label",
+    attribute_column: AttributeColumn = "attribute",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")] = False,
 ) -> None:
     """Count the images of each split, label and group, look for broken ones and copies, and say what that means.

@@ -14,13 +14,22 @@ import typer
 
 from ipg.config import PANELS, ConfigError, RunConfig, field_help
 
-__all__ = ["MOVED", "data_name", "with_settings", "with_settings_but"]
+__all__ = [
+    "MOVED", "AttributeColumn", "LabelColumn", "PathColumn", "SplitSeed", "data_name", "with_settings",
+    "with_settings_but",
+]  # fmt: skip
 
 FLAGS = {"start": "--from"}
 """Flags of fields whose name cannot be one in Python."""
 
 MOVED = "Where the data set's files are, or the folder of its table, if they have moved."
 """Help of --data-path for commands that read a run back."""
+
+SplitSeed = Annotated[int, typer.Option(help=field_help()["split_seed"], min=0)]
+PathColumn = Annotated[str, typer.Option(help=field_help()["path_column"])]
+LabelColumn = Annotated[str, typer.Option(help=field_help()["label_column"])]
+AttributeColumn = Annotated[str, typer.Option(help=field_help()["attribute_column"])]
+"""How own images are read, for commands that take no other settings."""
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:

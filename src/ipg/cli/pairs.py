@@ -9,7 +9,7 @@ import typer
 
 from ipg.cli import pairs_audit, pairs_build
 from ipg.cli.errors import clear, help_without_command
-from ipg.words import number_of
+from ipg.words import are, number_of
 
 __all__ = ["app"]
 
@@ -57,7 +57,7 @@ def show(
     references = References(read.folder, found.table if found else None)
     shown = cards(read, references, count=count, worst=worst)
     where = write(output or read.folder / "sheet.html", read, shown)
-    typer.echo(f"{len(shown):,} of {number_of(len(read), 'pair')} {'is' if len(read) == 1 else 'are'} in {where}")
+    typer.echo(f"{len(shown):,} of {number_of(len(read), 'pair')} {are(len(read))} in {where}")
 
 
 app.command("build", epilog=pairs_build.EXAMPLES)(clear(pairs_build.build))

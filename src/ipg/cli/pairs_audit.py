@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ipg.words import number_of
+from ipg.words import are, number_of
 
 if TYPE_CHECKING:
     from ipg.cli.pairs_data import Data
@@ -157,5 +157,5 @@ def _print(manifest: Manifest, counts: Any, data: Data | None, *, written: bool)
             soft_wrap=True,
         )
     done = f"written to {manifest.path}" if written else "nothing was written"
-    pairs = f"{number_of(len(manifest), 'pair')} {'is' if len(manifest) == 1 else 'are'}"
+    pairs = f"{number_of(len(manifest), 'pair')} {are(len(manifest))}"
     console.print(f"{counts['ok']:,} of {pairs} accepted; {done}", soft_wrap=True)

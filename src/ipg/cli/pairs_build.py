@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from ipg.cli.errors import printable
-from ipg.config import field_help
-from ipg.words import number_of
+from ipg.cli.options import AttributeColumn, LabelColumn, PathColumn, SplitSeed
+from ipg.words import are, number_of
 
 __all__ = ["EXAMPLES", "build"]
 
@@ -67,10 +67,10 @@ def build(
     split: Annotated[str, typer.Option(help="train, to guide by, or validation, to hold out.")] = "train",
     size: Annotated[int | None, typer.Option(help="Side of the images in pixels.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of every draw.")] = 0,
-    split_seed: Annotated[int, typer.Option(help=field_help()["split_seed"], min=0)] = 0,
-    path_column: Annotated[str, typer.Option(help=field_help()["path_column"])] = "path",
-    label_column: Annotated[str, typer.Option(help=field_help()["label_column"])] = "label",
-    attribute_column: Annotated[str, typer.Option(help=field_help()["attribute_column"])] = "attribute",
+    split_seed: SplitSeed = 0,
+    path_column: PathColumn = "path",
+    label_column: LabelColumn = "label",
+    attribute_column: AttributeColumn = "attribute",
     parquet: Annotated[bool, typer.Option("--parquet", help="Write the manifest as Parquet, not CSV.")] = False,
     table: Annotated[
         Path | None,
@@ -196,7 +196,7 @@ def build(
         typer.echo(printable(note))
     added, total = len(manifest) - before, len(manifest)
     done = f"{number_of(added, 'pair')} {'was' if added == 1 else 'were'} added; " if before and added else ""
-    there = f"{number_of(total, 'pair')} {'is' if total == 1 else 'are'} {'now ' if done else ''}in {manifest.path}"
+    there = f"{number_of(total, 'pair')} {are(total)} {'now ' if done else ''}in {manifest.path}"
     typer.echo(f"{done}{there}; look at them with: ipg pairs show {shlex.quote(str(output))}")
 
 

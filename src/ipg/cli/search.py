@@ -98,7 +98,7 @@ def search(
     from ipg.experiments.search.run import search as run
     from ipg.report.html import check_page
     from ipg.report.search_page import write_search
-    from ipg.words import number_of
+    from ipg.words import are, number_of
 
     plan = make_plan(
         base.with_changes(seed=first_seed),
@@ -115,7 +115,7 @@ def search(
     found = run(plan, folder, storage=storage, workers=workers)
     page = write_search(folder, found)
     if running := found.count("running"):
-        typer.echo(f"{number_of(running, 'trial')} {'is' if running == 1 else 'are'} being run by other processes.")
+        typer.echo(f"{number_of(running, 'trial')} {are(running)} being run by other processes.")
     if found.in_vain:
         raise ValueError(
             f"no trial got above 0 ({OBJECTIVES[plan.objective]}), so there is nothing to train with: give trials more "

@@ -14,7 +14,6 @@ Photographs are cropped to the square in their middle, as group DRO does (178 pi
 
 from __future__ import annotations
 
-import difflib
 from os import PathLike
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from ipg.data.errors import DataError, ProblemsError
 from ipg.data.listing import Listing, find_files
 from ipg.data.locations import locate
 from ipg.data.sources import FolderSource, Source, ZipSource, open_source
+from ipg.words import did_you_mean
 
 __all__ = ["IMAGES", "parse_list", "read"]
 
@@ -62,11 +62,9 @@ def read(name: str = "celeba", path: str | PathLike[str] | None = None, *, task:
     known = [column for column in table.values if column not in ("image_id", "partition", "identity")]
     for wanted in task:
         if wanted not in known:
-            near = difflib.get_close_matches(wanted, known, n=1)
+            hint = did_you_mean(wanted, known)
             raise DataError(
-                f"CelebA has no attribute {wanted!r}"
-                + (f"; did you mean {near[0]}?" if near else "")
-                + f" There are {', '.join(known)}"
+                f"CelebA has no attribute {wanted!r}; {f'{hint} T' if hint else 't'}here are {', '.join(known)}"
             )
     if label_name == shortcut:
         raise DataError(

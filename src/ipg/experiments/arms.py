@@ -150,20 +150,28 @@ def arms_of(study: Study, rows: Sequence[Row]) -> tuple[list[Arm], list[Row]]:
 
 def _rows_by_key(study: Study, rows: Sequence[Row]) -> dict[str, Row]:
     """The row of each trial of the study that has one, by the trial's key."""
-    left = [row for row in rows if row["split"] == study.metrics_split]
-    found: dict[str, Row] = {}
-    for is_of in (_has_its_key, _is_of):  # first all keys: no trial takes a row by its settings that is another's
-        for trial in study.trials:
-            matching = [] if trial.key in found else [row for row in left if is_of(row, trial)]
-            if len(matching) > 1:
-                raise ValueError(
-                    f"{study.name}: {len(matching)} rows of {trial.method} ({trial.protocol}), seed {trial.seed}, "
-                    f"with the same settings; keep one"
-                )
-            for row in matching:
-                found[trial.key] = row
-                left = [other for other in left if other is not row]
+    of_split = [row for row in rows if row["split"] == study.metrics_split]
+    known = {trial.key for trial in study.trials}
+    keyed: dict[str, list[Row]] = {}
+    for row in of_split:
+        keyed.setdefault(row.get("key", ""), []).append(row)
+    found = {trial.key: _only(trial, keyed[trial.key]) for trial in study.trials if trial.key in keyed}
+    left = [row for row in of_split if row.get("key", "") not in known]
+    for trial in study.trials if left else ():
+        if trial.key not in found and (matching := [row for row in left if _is_of(row, trial)]):
+            found[trial.key] = _only(trial, matching)
+            left = [row for row in left if row is not found[trial.key]]
     return found
+
+
+def _only(trial: Trial, rows: Sequence[Row]) -> Row:
+    """The one row of a trial; ValueError where there are more."""
+    if len(rows) > 1:
+        raise ValueError(
+            f"{trial.study}: {len(rows)} rows of {trial.method} ({trial.protocol}), seed {trial.seed}, with the same "
+            f"settings; keep one"
+        )
+    return rows[0]
 
 
 def _settings(trial: Trial) -> dict[str, Any]:
@@ -172,10 +180,6 @@ def _settings(trial: Trial) -> dict[str, Any]:
         del values["pair_builder"]
         values["pair_file"] = values.pop("pairs")
     return {name: value for name, value in values.items() if name not in ("seed", *ELSEWHERE)}
-
-
-def _has_its_key(row: Row, trial: Trial) -> bool:
-    return row.get("key") == trial.key
 
 
 def _is_of(row: Row, trial: Trial) -> bool:

@@ -77,5 +77,5 @@ def method_class(name: str) -> type[Method]:
     """The method of that name; a ValueError lists those there are."""
     if name not in METHODS and name not in STUDIED:
         hint = did_you_mean(name, METHODS)
-        raise ValueError(f"there is no method {name!r};{hint}{' T' if hint else ' t'}here are {', '.join(METHODS)}")
+        raise ValueError(f"there is no method {name!r}; {f'{hint} T' if hint else 't'}here are {', '.join(METHODS)}")
     return METHODS.get(name) or STUDIED[name]

@@ -8,10 +8,11 @@ A field is a choice between words (`Literal`), text, a number, or yes and no. A 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+from ipg.words import did_you_mean
 
 if TYPE_CHECKING:
     from ipg.methods.base import Method
@@ -32,8 +33,7 @@ def parse_options(method: type[Method], given: Mapping[str, Any]) -> Any:
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in types:
-            near = difflib.get_close_matches(name, types, n=1)
-            known = f"did you mean {near[0]}?" if near else f"it has {', '.join(types) or 'none'}"
+            known = did_you_mean(name, types) or f"it has {', '.join(types) or 'none'}"
             problems.append(f"method {method.name!r} has no option {name!r}; {known}")
             continue
         try:

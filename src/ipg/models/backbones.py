@@ -122,7 +122,7 @@ def _check_name(name: str) -> None:
     near = difflib.get_close_matches(name, known, n=4) or [found for found in known if name in found][:4]
     hint = did_you_mean(name, MODELS)
     raise ValueError(
-        f"there is no model {name!r};{hint}{' T' if hint else ' t'}here are {', '.join(MODELS)} and the names of timm"
+        f"there is no model {name!r}; {f'{hint} T' if hint else 't'}here are {', '.join(MODELS)} and the names of timm"
         + (f", such as {', '.join(near)}" if near else "; timm.list_models() gives them all")
     )
 

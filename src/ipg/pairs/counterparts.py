@@ -31,7 +31,7 @@ from ipg.pairs.checks import class_number, problems_of
 from ipg.pairs.plan import Plan, file_name
 from ipg.pairs.references import References
 from ipg.pairs.rows import DATA, Pair
-from ipg.words import number_of
+from ipg.words import are, number_of
 
 __all__ = ["plan"]
 
@@ -98,7 +98,7 @@ def plan(
 def _left_out(splits: Sequence[str], wanted: str) -> Iterator[str]:
     """What becomes of the rows whose images are of other splits than the one `wanted`."""
     for split, count in Counter(splits).items():
-        rows = f"{number_of(count, 'row')} {'is' if count == 1 else 'are'} of {split} images"
+        rows = f"{number_of(count, 'row')} {are(count)} of {split} images"
         if split in PAIRED and split != wanted:
             yield f"{rows}: add {'it' if count == 1 else 'them'} with --split {split}"
         elif split != wanted:

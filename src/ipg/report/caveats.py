@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from ipg.methods import method_class
 from ipg.methods.base import Need
 from ipg.report.compared import PLAIN, Comparison, MethodRows
-from ipg.words import listed, number_of
+from ipg.words import are, listed, number_of
 
 __all__ = ["caveats", "went_wrong"]
 
@@ -146,7 +146,7 @@ def _labels(comparison: Comparison) -> Iterator[str]:
     for need, words in GIVEN.items():
         if users := [name for name, own in needs.items() if need in own]:
             given = f"{number_of(comparison.facts.pairs, 'pair')} of images" if need == "pairs" else words
-            yield f"{listed(users)} {'is' if len(users) == 1 else 'are'} given {given}."
+            yield f"{listed(users)} {are(len(users))} given {given}."
 
 
 def _settings(comparison: Comparison) -> Iterator[str]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ipg.config import RunConfig
 from ipg.data.names import is_own
+from ipg.data.reading import Reading
 from ipg.evaluation.groups import evaluating, logits_of
 from ipg.models import MODELS, ImageModel, build_model, freeze, load_model
 from ipg.models.bcos import BcosNet
@@ -30,8 +31,8 @@ def as_started(config: RunConfig) -> RunConfig:
         ValueError: that run has drawn another split of the same images, so that it may know those that are tested on.
     """
     known = _record(config.start, "config") if config.start is not None else {}
-    drawn = known.get("split_seed", known.get("seed"))  # older runs drew the split by their own seed
-    if known.get("data") == config.data and is_own(config.data) and drawn not in (None, config.split_seed):
+    drawn = Reading.kept(known).split_seed
+    if known.get("data") == config.data and is_own(config.data) and drawn != config.split_seed:
         raise ValueError(
             f"{config.start} was trained on a split of {config.data} that was drawn with split_seed={drawn}; with "
             f"split_seed={config.split_seed} it may be tested on images that it knows. Give --split-seed {drawn}"

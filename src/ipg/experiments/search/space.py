@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from ipg.config import ConfigError, RunConfig
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults, parse_options
 from ipg.methods.space import Choice, LogUniform, Range, Uniform, Whole, ZeroOr
+from ipg.words import did_you_mean
 
 __all__ = ["COMMON", "configure", "describe", "gather_space", "warn_of_pace"]
 
@@ -124,8 +124,7 @@ def _parse(text: str, base: RunConfig) -> tuple[str, Range]:
     name = name.replace("-", "_")
     known = {field.name for field in fields(RunConfig)} - set(SETTLED) | set(option_defaults(method_class(base.method)))
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else "it has to be a setting of the run or an option of the method"
+        hint = did_you_mean(name, known) or "it has to be a setting of the run or an option of the method"
         raise ValueError(f"{name!r} is nothing that trials can differ in; {hint}")
     if equals:
         return name, _range(values)
