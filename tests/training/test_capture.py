@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,7 +192,7 @@ def test_an_optimizer_that_cannot_be_captured_is_announced_and_used(
     def plain(model: nn.Module, config: RunConfig, device: torch.device) -> torch.optim.Optimizer:
         return torch.optim.Adam(model.parameters(), lr=config.learning_rate)  # not capturable
 
-    monkeypatch.setattr(loop, "_optimizer", plain)
+    monkeypatch.setattr(loop, "make_optimizer", plain)
     config = settings("ipg", device="cuda", batch=24, epochs=4, deterministic=True, precision="fp32")
     with pytest.warns(UserWarning, match="this step cannot be captured as a CUDA graph and runs as written: "):
         outcome = train(config, materials(config))
@@ -221,3 +222,13 @@ def test_a_resumed_run_ends_with_the_same_bits(
     outcome = train(config, materials(config), folder=tmp_path)
     for name, value in outcome.model.state_dict().items():
         assert torch.equal(value, expected.model.state_dict()[name])
+
+
+def test_runs_leave_no_memory_behind(settings: Make, materials: Gather) -> None:
+    config = settings("ipg", device="cuda", batch=24, epochs=1, precision="fp32")
+    held: list[int] = []
+    for _ in range(4):
+        train(config, materials(config))
+        gc.collect()
+        held.append(torch.cuda.memory_allocated())
+    assert held[1] == held[2] == held[3]

@@ -24,7 +24,8 @@ MEMORY = 1 << 30
 @pytest.fixture
 def little() -> Iterator[None]:
     torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(MEMORY / torch.cuda.get_device_properties(0).total_memory)
+    allowed = torch.cuda.memory_reserved() + MEMORY  # beside what libraries keep once they are loaded
+    torch.cuda.set_per_process_memory_fraction(allowed / torch.cuda.get_device_properties(0).total_memory)
     yield
     torch.cuda.set_per_process_memory_fraction(1.0)
     torch.cuda.empty_cache()

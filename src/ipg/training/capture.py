@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ class CapturedStep(EagerStep):
         self._rows = torch.zeros(batches.batch_size, dtype=torch.int64, device=device)
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         self._seen = {False: 0, True: 0}
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = _side_stream(device)
         self._possible = True
         self.preparing = 0.0
         """Seconds spent on iterations before the capture, compiling among them, and on the capture."""
@@ -97,3 +98,9 @@ class CapturedStep(EagerStep):
             return False
         self._graphs[due] = graph
         return True
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that iterations are captured on: one for all runs, as cuBLAS keeps a workspace for each it has met."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
