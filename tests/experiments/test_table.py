@@ -228,7 +228,7 @@ def birds(tmp_path: Path) -> Path:
 def test_photographs_are_judged_by_their_worst_group_beside_the_papers_other_network(birds: Path) -> None:
     text = dataset_table("waterbirds100", measured(birds / "results", birds / "studies"), published())
     name = "IPG, our settings: 124 real pairs, α 0.1, every 4"
-    assert cells(text, "ERM") == ["ERM", "35.0 ± 7.1", "14 to 65", "2", "90.0 ± 0.0", "35.0 ± 7.1", "37.9 ± 1.7"]
+    assert cells(text, "ERM") == ["ERM", "35.0 ± 7.1", "14 to 65", "2", "90.0 ± 0.0", "35.0 ± 7.1", "2.0", "37.9 ± 1.7"]
     assert cells(text, "ERM, class-weighted") == [
         "ERM, class-weighted",
         "20.0",
@@ -236,9 +236,10 @@ def test_photographs_are_judged_by_their_worst_group_beside_the_papers_other_net
         "1 of 2",
         "90.0",
         "20.0",
+        "2.0",
         "–",
     ]
-    assert cells(text, name) == [name, "82.0 ± 2.8", "51 to 95", "2", "90.0 ± 0.0", "82.0 ± 2.8", "86.3 ± 1.9"]
+    assert cells(text, name) == [name, "82.0 ± 2.8", "51 to 95", "2", "90.0 ± 0.0", "82.0 ± 2.8", "2.0", "86.3 ± 1.9"]
     assert text.index("| ERM |") < text.index(f"| {name} |")
     assert "Joint" not in text  # has no row
     assert "`mobilenetv2_100`, where the paper has ResNet-50" in " ".join(text.split())
@@ -252,6 +253,26 @@ def test_a_moved_line_is_told_from_none(birds: Path) -> None:
     assert cells(text, "ERM, class-weighted, line moved")[1] == "50.0"
     assert text.index("IPG, our settings:") < text.index("ERM, class-weighted, line moved")
     assert "| decision |" in results_page(known, published(), [])
+
+
+def test_repairs_have_a_table_of_their_own_and_no_figure_of_the_paper(birds: Path) -> None:
+    text = BIRDS.replace('model = "mobilenetv2_100"\nweights = "net.safetensors"', 'start = "plain"\nepochs = 3')
+    (birds / "studies" / "mended.toml").write_text(text.replace('"tuned"', '"repair"'), encoding="utf-8")
+    trials = load_study(birds / "studies" / "mended.toml").trials
+    rows = [row(trial, 0.9, worst=0.8 if trial.method == "ipg" else 0.3) for trial in trials[:6]]
+    for line in rows:
+        line["config"] |= {"pair_file": "made", "pairs": 124, "pair_builder": "counterparts", "model": "some_net"}
+    write(birds / "results" / "mended" / "trials.jsonl", rows)
+    places = [f"<!-- results:{name} -->\n<!-- /results:{name} -->" for name in ("waterbirds100", "mended")]
+    (birds / "README.md").write_text("\n".join(places), encoding="utf-8")
+    assert main(arguments(birds, "--write")) == 0
+    whole, _, own = (birds / "README.md").read_text(encoding="utf-8").partition("<!-- results:mended -->")
+    name = "IPG, repaired: 124 real pairs, α 0.1, every 4"
+    assert cells(own, name) == [name, "80.0 ± 0.0", "49 to 94", "2", "90.0 ± 0.0", "80.0 ± 0.0", "2.0"]
+    assert cells(own, "ERM, class-weighted, 3 epochs more")[1] == "30.0 ± 0.0"
+    assert "Network: `some_net`, where" in own
+    assert "repaired" not in whole
+    assert "3 epochs" not in whole
 
 
 def test_a_part_of_the_papers_data_stands_beside_the_whole(birds: Path) -> None:

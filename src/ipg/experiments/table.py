@@ -4,7 +4,7 @@
     python -m ipg.experiments.table --check README.md    # exits 1 where a page is not what the rows give
 
 A page says where a table goes by `<!-- results:colored_mnist -->` and `<!-- /results:colored_mnist -->`: the name of a
-data set, or of a study of the unified protocol.
+data set, or of a study.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ipg.experiments.study import STUDIES
 from ipg.experiments.tables.long import results_page
 from ipg.experiments.tables.rivals import ENDING, rivals_table
 from ipg.experiments.tables.rows import measured
-from ipg.experiments.tables.short import dataset_table
+from ipg.experiments.tables.short import dataset_table, photographs_table
 from ipg.experiments.tables.text import markdown, origin, short
 from ipg.files import write_text
 
@@ -51,14 +51,19 @@ def _pages(readme: Path, results: Path, studies: Path) -> dict[Path, str]:
     known, figures = measured(results, studies), published()
     text = readme.read_text(encoding="utf-8")
     datasets = {arm.dataset for study in known for arm in study.arms}
-    unified = {study.name: study for study in known if study.name.endswith(ENDING)}
-    wanted = [name for name in re.findall(r"<!-- results:(\w+) -->", text) if name in datasets or name in unified]
+    alone = {study.name: study for study in known if study.name not in datasets}
+    wanted = [name for name in re.findall(r"<!-- results:(\w+) -->", text) if name in datasets or name in alone]
     if not wanted:
         raise ValueError(f"{readme} has no place for a table; put <!-- results:DATASET --> and its end where one goes")
-    tables = {
-        name: rivals_table(unified[name], figures) if name in unified else dataset_table(name, known, figures)
-        for name in wanted
-    }
+
+    def table(name: str) -> str:
+        if name in datasets:
+            return dataset_table(name, known, figures)
+        if name.endswith(ENDING):
+            return rivals_table(alone[name], figures)
+        return photographs_table(alone[name].arms, figures)
+
+    tables = {name: table(name) for name in wanted}
     speed = read_rows(results / "speed.jsonl")
     return {readme: fill(text, tables), results / "README.md": results_page(known, figures, speed)}
 

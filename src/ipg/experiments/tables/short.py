@@ -26,72 +26,83 @@ from ipg.experiments.tables.text import (
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
 
-__all__ = ["beside", "dataset_table"]
+__all__ = ["beside", "dataset_table", "photographs_table"]
 
 SUBSET = "_subset"
 """How data sets end that hold a part of one of the paper's."""
 _BUILT = {"counterparts": "real ", "background": "composed ", "matched": "matched ", "random": "random "}
 """Where pairs of photographs come from, by their builder."""
+_APART = ("unified", "repair")
+"""Protocols that have a table of their own."""
 
 
 def dataset_table(dataset: str, studies: Sequence[Measured], figures: Sequence[Figure]) -> str:
     """The table of one data set for readers in a hurry: methods as they are by default, on the test split."""
     told = [arm for study in studies if study.split == "test" for arm in study.of(dataset)]
-    arms = [arm for arm in told if arm.protocol != "unified" and _is_default(arm)]  # that has a table of its own
+    arms = [arm for arm in told if arm.protocol not in _APART and _is_default(arm)]
     if not any(arm.rows for arm in arms):
         return "Not measured yet."
     if all(arm.config["selection"] == "worst_group" for arm in arms):
         plain_first = sorted(arms, key=lambda arm: (_moves(arm), "pairs" in method_class(arm.method).needs))
-        return _by_group([arm for arm in plain_first if arm.rows], figures)
+        return photographs_table(plain_first, figures)
     bounds = {figure.approach: figure for figure in figures if figure.dataset == dataset}
     head = ["", "accuracy", "seeds", "last epoch", "worst group", "seconds", "paper"]
     lines = [[_title(arm), *numbers(arm), figure_text(figure_of(arm, figures))] for arm in arms]
     for name, place in (("Random", 0), ("Optimal", len(lines) + 1)):
         if name in bounds:
             lines.insert(place, [name, *[""] * (len(head) - 2), figure_text(bounds[name])])
-    return _page(head, lines, arms)
+    return _page(head, lines, arms, [_title(arm) for arm in arms])
 
 
-def _by_group(arms: Sequence[Arm], figures: Sequence[Figure]) -> str:
+def photographs_table(arms: Sequence[Arm], figures: Sequence[Figure]) -> str:
     """The table of arms that are judged by their worst group."""
-    networks = {str(arm.config["model"]) for arm in arms}
-    paper = "paper, ResNet-50" + (", all data" if arms[0].dataset.endswith(SUBSET) else "")
-    head = ["", "worst group", "interval", "seeds", "average", "worst group, last epoch", paper]
+    arms = [arm for arm in arms if arm.rows]
+    if not arms:
+        return "Not measured yet."
+    titles = [_title(arm, photographs=True) for arm in arms]
+    networks = {str(arm.config["model"] or arm.rows[0]["config"]["model"]) for arm in arms}
+    told = [beside(arm, figures) for arm in arms]
+    head = ["", "worst group", "interval", "seeds", "average", "worst group, last epoch", "seconds"]
     lines = [
         [
-            _title(arm, photographs=True),
+            title,
             percent(arm.spread("worst_group")),
             _interval(arm),
             seeds_text(arm),
             percent(arm.spread()),
             percent(arm.spread("worst_group", last=True)),
-            figure_text(beside(arm, figures)),
+            NONE if arm.seconds is None else f"{arm.seconds:.1f}",
         ]
-        for arm in arms
+        for title, arm in zip(titles, arms, strict=True)
     ]
-    return _page(
-        head, lines, arms, f"Network: {' and '.join(map(code, sorted(networks)))}, where the paper has ResNet-50."
-    )
+    if any(told):
+        head.append("paper, ResNet-50" + (", all data" if arms[0].dataset.endswith(SUBSET) else ""))
+        lines = [[*line, figure_text(figure)] for line, figure in zip(lines, told, strict=True)]
+    network = f"Network: {' and '.join(map(code, sorted(networks)))}, where the paper has ResNet-50."
+    return _page(head, lines, arms, titles, network)
 
 
-def _page(head: Sequence[str], lines: Sequence[Sequence[str]], arms: Sequence[Arm], network: str = "") -> str:
+def _page(
+    head: Sequence[str], lines: Sequence[Sequence[str]], arms: Sequence[Arm], titles: Sequence[str], network: str = ""
+) -> str:
     """The table, and beneath it what its arms share and where its rows come from; the page says what columns are."""
     shared: dict[str, list[str]] = {}
     for protocol in dict.fromkeys(arm.protocol for arm in arms):
         if text := _settings_text(protocol, arms):
             shared.setdefault(text, []).append(PROTOCOLS.get(protocol, protocol))
-    settings = [_sentence(f"{', and '.join(titles)}: {text}") for text, titles in shared.items()]
-    collapses = [f"{_title(arm)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed]
+    settings = [_sentence(f"{', and '.join(names)}: {text}") for text, names in shared.items()]
+    named = list(zip(titles, arms, strict=True))
+    collapses = [f"{title}: {arm.collapsed} of {len(arm.rows)}" for title, arm in named if arm.collapsed]
     meaning = collapse_text(sum(arm.broke_off for arm in arms)).capitalize()
     collapsed = f"{meaning}: {'; '.join(collapses) or 'none'}."
-    lost = unmeasured_text((_title(arm), arm.unmeasured, len(arm.rows)) for arm in arms)
+    lost = unmeasured_text((title, arm.unmeasured, len(arm.rows)) for title, arm in named)
     told = [network, *settings, collapsed, lost, f"{origin([row for arm in arms for row in arm.rows])}."]
     return "\n\n".join([markdown(head, lines), wrapped(" ".join(part for part in told if part))])
 
 
 def beside(arm: Arm, figures: Sequence[Figure]) -> Figure | None:
     """What the paper has for the method's worst group with as many pairs, or the one figure that it has."""
-    if arm.method == "erm" and arm.config["class_weighted"]:
+    if arm.config["start"] is not None or (arm.method == "erm" and arm.config["class_weighted"]):
         return None
     name = NAMES.get(arm.method, arm.method)
     dataset = arm.dataset.removesuffix(SUBSET)
@@ -129,6 +140,7 @@ def _title(arm: Arm, *, photographs: bool = False) -> str:
     name = NAMES.get(arm.method, arm.method)
     if "pairs" not in method_class(arm.method).needs:
         name += ", class-weighted" if photographs and arm.config["class_weighted"] else ""
+        name += f", {arm.config['epochs']} epochs more" if arm.config["start"] is not None else ""
         return name + (", line moved" if _moves(arm) else "")
     count = arm.config["pairs"]
     kind = _BUILT.get(str(arm.rows[0]["config"].get("pair_builder")), "") if photographs else ""

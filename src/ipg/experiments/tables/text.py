@@ -51,6 +51,8 @@ PROTOCOLS = {
     "tuned": "our settings",
     "bf16": "paper's settings in bf16, compiled",
     "decision": "our settings, line moved",
+    "ours": "fewer corrections",
+    "repair": "repaired",
 }
 NONE = "–"
 
