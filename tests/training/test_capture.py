@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,12 @@ class Watched(CapturedStep):
 
 
 @pytest.fixture
-def captured(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
+def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Watched]]:
     """The runs of a test, as they were captured."""
     Watched.made = []
     monkeypatch.setattr(loop, "CapturedStep", Watched)
-    return Watched
+    yield Watched
+    Watched.made = []  # with their memory
 
 
 def eagerly(config: RunConfig, materials: Materials, monkeypatch: pytest.MonkeyPatch) -> Outcome:
