@@ -36,6 +36,9 @@ def main() -> int:
     failures = 0
     for name in CAMPAIGNS if given.name == "all" else [given.name]:
         found = campaign(name)
+        if hasattr(found, "missing") and (lack := found.missing()) is not None:
+            print(f"{name}: left out, {lack}")
+            continue
         if given.only is not None:
             with tempfile.TemporaryDirectory(prefix="ipg-campaign-") as folder:
                 wrong = found.attempt(found.prepare(Path(folder)), given.seed, given.only)

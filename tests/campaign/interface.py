@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["CAMPAIGNS", "Campaign", "Measuring", "campaign"]
+__all__ = ["CAMPAIGNS", "Campaign", "Choosy", "Measuring", "campaign"]
 
 
 class Campaign(Protocol):
@@ -28,6 +28,13 @@ class Campaign(Protocol):
         """Try case `number`, the same whenever it is tried; what went wrong in a few words, None where nothing did."""
 
 
+class Choosy(Campaign, Protocol):
+    """A campaign that not every machine can try."""
+
+    def missing(self) -> str | None:
+        """What this one lacks, in words; None where it can."""
+
+
 class Measuring(Campaign, Protocol):
     """A campaign whose row says more than how many cases failed."""
 
@@ -45,6 +52,7 @@ CAMPAIGNS = {
     "same_bits": "campaign.same_bits",
     "versions": "campaign.versions",
     "size": "campaign.size",
+    "gpu": "campaign.gpu",
 }
 """Campaigns by name, and the module of each."""
 

@@ -19,9 +19,11 @@ from ipg.experiments.table import fill
 from ipg.experiments.tables.text import commit_text, wrapped
 from ipg.files import write_text
 
-__all__ = ["main", "page", "pages"]
+__all__ = ["TITLES", "main", "page", "pages"]
 
 NOT_RUN = "Not run yet."
+TITLES = {"gpu": "GPU"}
+"""Of campaigns whose name is not a word."""
 
 
 def page(text: str, rows: Iterable[dict[str, Any]]) -> str:
@@ -49,7 +51,7 @@ def _section(name: str, row: dict[str, Any] | None) -> str:
     shown = [found.shown(row)] if row is not None and hasattr(found, "shown") else []
     return "\n\n".join(
         [
-            f"### {name.replace('_', ' ').capitalize()}",
+            f"### {TITLES.get(name, name.replace('_', ' ').capitalize())}",
             wrapped(f"**Promised.** {found.PROMISE}"),
             wrapped(f"**Tried.** {found.MEANS}"),
             wrapped(f"**Not promised.** {found.LIMITS}"),
