@@ -128,6 +128,39 @@ def test_device_and_path_are_the_machines(trial: Make, tmp_path: Path, bars: dic
     assert row["key"] == trial("erm", seed=3).key
 
 
+def test_an_engine_is_for_trials_that_name_none_and_makes_no_others(trial: Make, tmp_path: Path) -> None:
+    open_, eager = trial(seed=0, engine="auto"), trial(seed=1, engine="eager")
+    came: dict[str, str] = {}
+
+    def run(given: Trial, **_: Any) -> dict[str, Any]:
+        came[given.key] = given.config.engine
+        return {"key": given.key, "seed": given.seed, "metrics": {"average": 0.5}, "seconds": 1.0}
+
+    assert run_study(study(open_), tmp_path, device="cpu", engine="eager", workers=1, run=run) == Tally(1, 0, 0)
+    assert run_study(study(open_, eager), tmp_path, device="cpu", workers=1, run=run) == Tally(2, 0, 0)
+    assert came == {open_.key: "eager", eager.key: "eager"}
+    assert open_.key != eager.key
+
+
+def test_what_cannot_be_compiled_keeps_what_suits_it(trial: Make) -> None:
+    assert [runner._able(trial(method), "compiled") for method in ("ipg", "meta_irm", "epg", "gals_mask")] == [
+        "compiled",
+        "compiled",
+        "auto",
+        "auto",
+    ]
+    assert runner._able(trial("epg"), "captured") == "captured"
+
+
+@pytest.mark.parametrize(
+    ("engine", "says"), [("compiled", "engine='compiled' is for a single CUDA GPU"), ("fast", "engine='fast'")]
+)
+def test_an_engine_that_there_is_not_is_said_once(engine: str, says: str, trial: Make, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=says):
+        run_study(study(trial()), tmp_path, device="cpu", engine=engine, workers=1)
+    assert not list(tmp_path.rglob("*.txt"))
+
+
 def test_a_trial_under_way_goes_on(trial: Make, tmp_path: Path) -> None:
     """Killed after the first of two epochs; and once more when all was done but the row."""
     one = trial("erm")

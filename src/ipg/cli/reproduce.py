@@ -43,6 +43,10 @@ def reproduce(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    engine: Annotated[
+        str,
+        typer.Option(help="How iterations are carried out where nothing is said: auto, eager, captured or compiled."),
+    ] = "auto",
     workers: Annotated[
         int | None, typer.Option(help="Processes; a GPU each, or half the cores, where not given.")
     ] = None,
@@ -64,7 +68,7 @@ def reproduce(
     from ipg.experiments.reproduce.run import Place
     from ipg.experiments.reproduce.run import reproduce as run
 
-    place = Place(results, output, _paths(where or []), device, workers, not table_only, Console())
+    place = Place(results, output, _paths(where or []), device, engine, workers, not table_only, Console())
     written = run(name, place, quick=quick)
     for file in written.files:
         typer.echo(file)

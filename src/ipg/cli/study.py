@@ -54,6 +54,13 @@ def study(
     results: Annotated[Path | None, typer.Option(help="Folder of the rows; results/STUDY where not given.")] = None,
     data_path: Annotated[str | None, typer.Option(help="Where the data set's files are.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="How iterations are carried out where a trial does not say: auto, eager, captured, or compiled, which "
+            "pays where many trials have the same small network."
+        ),
+    ] = "auto",
     workers: Annotated[
         int | None, typer.Option(help="Processes on this machine; a GPU each, or half the cores, where not given.")
     ] = None,
@@ -90,7 +97,7 @@ def study(
     from ipg.experiments.runner import run_study
 
     place = None if cluster is None else Cluster(cluster, 1 if cpus is None else cpus, gpus)
-    tally = run_study(found, folder, data_path=data_path, device=device, workers=workers, cluster=place)
+    tally = run_study(found, folder, data_path=data_path, device=device, engine=engine, workers=workers, cluster=place)
     if tally.failed:
         raise typer.Exit(1)
 

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -20,7 +20,7 @@ from typing import Protocol
 
 from rich.console import Console
 
-from ipg.config import ConfigError
+from ipg.config import ConfigError, RunConfig
 from ipg.experiments.attempt import Ended, Job, RunTrial
 from ipg.experiments.cluster import Cluster, Tasks
 from ipg.experiments.progress import View
@@ -28,7 +28,9 @@ from ipg.experiments.store import Store, read_rows
 from ipg.experiments.study import Study, Trial, find_study
 from ipg.experiments.trial import run_trial
 from ipg.experiments.workers import Workers, suitable_workers
+from ipg.methods import method_class
 from ipg.training.device import resolve_device
+from ipg.training.engine import resolve
 from ipg.words import number_of
 
 __all__ = ["Tally", "place", "read_rows", "run_study", "run_trial", "terminable"]
@@ -50,6 +52,7 @@ def run_study(
     *,
     data_path: str | None = None,
     device: str = "auto",
+    engine: str = "auto",
     workers: int | None = None,
     cluster: Cluster | None = None,
     run: RunTrial = run_trial,
@@ -62,6 +65,8 @@ def run_study(
         results: folder of the rows and of trials under way.
         data_path: where the data set's files are.
         device: auto, cpu, cuda or mps.
+        engine: how iterations of trials that name none are carried out: auto, eager, captured, or compiled, as far as
+            their methods can be.
         workers: processes; a GPU each, or half the cores, where not given. One alone is this process itself.
         cluster: where to run instead of on this machine.
         run: runs a trial; to be found by its name where there are several processes.
@@ -79,9 +84,9 @@ def run_study(
     store.tidy()
     if not missing:
         return Tally(before, 0, 0)
-    trials = [replace(t, config=t.config.with_changes(device=device, data_path=data_path)) for t in missing]
+    trials = [trial.on(device, data_path=data_path, engine=_able(trial, engine)) for trial in missing]
     if cluster is None:
-        resolve_device(device)  # or every trial would fail
+        resolve(RunConfig(engine=engine), resolve_device(device), processes=1)  # or every trial would fail
     job = Job(store, study.metrics_split, run)
     with View(console, store, name=study.name, missing=len(missing)) as view:
         try:
@@ -94,6 +99,11 @@ def run_study(
     tally = Tally(before + view.done, view.failed, elsewhere)
     console.print(_summary(study, tally), highlight=False, soft_wrap=True)
     return tally
+
+
+def _able(trial: Trial, engine: str) -> str:
+    """`engine`, or what suits a trial whose method cannot run by it."""
+    return "auto" if engine == "compiled" and not method_class(trial.method).compiles else engine
 
 
 class Place(Protocol):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,15 @@ class Trial:
     protocol: str
     seed: int
     config: RunConfig
+    known_as: str | None = field(default=None, compare=False)
+    """The key of the trial as its study states it, where a machine has settled what that leaves open."""
+
+    def on(self, device: str, *, data_path: str | None, engine: str = "auto") -> Trial:
+        """The same trial as a machine runs it: there, with data from there, and by `engine` if it names none."""
+        config = self.config.with_changes(device=device, data_path=data_path)
+        if config.engine == "auto":
+            config = config.with_changes(engine=engine)
+        return replace(self, config=config, known_as=self.key)
 
     @cached_property
     def key(self) -> str:
@@ -77,6 +86,8 @@ class Trial:
 
         The split that its row reports is no part of it: the same trial may have a row of each split.
         """
+        if self.known_as is not None:
+            return self.known_as
         settled = {
             name: value
             for name, value in self.config.flat().items()

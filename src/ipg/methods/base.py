@@ -89,6 +89,8 @@ class Method:
     Options: ClassVar[type] = NoOptions
     refits: ClassVar[bool] = False
     """Whether `refit` changes the network once training is over."""
+    compiles: ClassVar[bool] = True
+    """Whether a step may run through a compiled network, which has no gradients of gradients."""
     space: ClassVar[Mapping[str, Range]] = {}
     """What a search may try, by the name of an option or of a setting of the run."""
     cost: ClassVar[str] = "1"

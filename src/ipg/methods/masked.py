@@ -37,6 +37,7 @@ class Masked(Method):
 
     needs: ClassVar[frozenset[Need]] = frozenset({"masks"})
     cost: ClassVar[str] = "about 2.5, for a pass back through a pass back"
+    compiles: ClassVar[bool] = False
     remedy: ClassVar[str] = "say with --masks which folder or zip holds them"
     """What to do where there are no masks."""
 

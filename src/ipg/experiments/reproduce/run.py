@@ -42,6 +42,7 @@ class Place:
     data_paths: Mapping[str, str] = field(default_factory=dict)
     """Where data sets are, by name; under "" for all others."""
     device: str = "auto"
+    engine: str = "auto"
     workers: int | None = None
     run: bool = True
     """Whether to run what is missing, or to write what the rows give."""
@@ -99,6 +100,7 @@ def run_missing(
             place.results / study,
             data_path=place.data_path(dataset),
             device=place.device,
+            engine=place.engine,
             workers=place.workers,
             run=run,
             console=place.console,
