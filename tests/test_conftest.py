@@ -84,6 +84,18 @@ def test_a_module_that_skips_as_a_whole_is_seen(session: pytest.Pytester) -> Non
     assert session.runpytest().ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+def test_several_processes_see_the_same(session: pytest.Pytester) -> None:
+    session.makepyfile(test_some=SKIPPING, test_whole=SKIPPING_MODULE)
+    result = session.runpytest_subprocess("-n", "2", "-W", "default")
+    result.assert_outcomes(passed=1, skipped=3, xfailed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines_random(
+        ["test_some.py::test_skips?1?: needs a CUDA GPU", "test_whole.py: could not import 'no_such_module'*"]
+    )
+    permit(session, "test_whole.py", "test_some.py::*")
+    assert session.runpytest_subprocess("-n", "2", "-W", "default").ret == pytest.ExitCode.OK
+
+
 def test_the_list_takes_no_test_from_the_browser(repo_root: Path) -> None:
     lines = (repo_root / "tests" / "permitted_skips.txt").read_text(encoding="utf-8").splitlines()
     assert not [line for line in lines if not line.startswith("#") and "chrom" in line]
