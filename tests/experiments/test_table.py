@@ -162,7 +162,7 @@ def test_means_and_deviations_of_the_short_table(project: Path) -> None:
     assert cells(text, "Random")[-1] == "50.0 ± 0.0"
     assert cells(text, "Optimal")[-1] == "75.0 ± 0.0"
     assert "a machine; torch 9.9, Python 3.99; commit `0123456`" in " ".join(text.split())
-    assert "Paper's settings: 2 epochs, batch 128, " in " ".join(text.split())
+    assert "All guided rows: batch 128, learning rate 0.003. Paper's settings: 2 epochs, " in " ".join(text.split())
     assert "pair batch 64, margin 0.08, selection `training_environments`" in " ".join(text.split())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ipg.evaluation.statistics import wilson
 from ipg.experiments.arms import Arm, Figure, figure_of
@@ -86,11 +86,7 @@ def _page(
     head: Sequence[str], lines: Sequence[Sequence[str]], arms: Sequence[Arm], titles: Sequence[str], network: str = ""
 ) -> str:
     """The table, and beneath it what its arms share and where its rows come from; the page says what columns are."""
-    shared: dict[str, list[str]] = {}
-    for protocol in dict.fromkeys(arm.protocol for arm in arms):
-        if text := _settings_text(protocol, arms):
-            shared.setdefault(text, []).append(PROTOCOLS.get(protocol, protocol))
-    settings = [_sentence(f"{', and '.join(names)}: {text}") for text, names in shared.items()]
+    settings = _told({protocol: _settings(protocol, arms) for protocol in dict.fromkeys(arm.protocol for arm in arms)})
     named = list(zip(titles, arms, strict=True))
     collapses = [f"{title}: {arm.collapsed} of {len(arm.rows)}" for title, arm in named if arm.collapsed]
     meaning = collapse_text(sum(arm.broke_off for arm in arms)).capitalize()
@@ -151,15 +147,29 @@ def _title(arm: Arm, *, photographs: bool = False) -> str:
     return f"{name}, {PROTOCOLS.get(arm.protocol, arm.protocol)}: {settings}"
 
 
-def _settings_text(protocol: str, arms: Sequence[Arm]) -> str:
-    """What all guided arms of a protocol share, e.g. "18 epochs, batch 128, …"; nothing where there are none."""
+def _told(settings: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """What the arms of each protocol share, in sentences; first what is the same for all."""
+    told = {PROTOCOLS.get(protocol, protocol): found for protocol, found in settings.items() if found}
+    first = next(iter(told.values()), {})
+    common = {name: text for name, text in first.items() if all(other.get(name) == text for other in told.values())}
+    if len(told) < 2 or len(common) < 2:
+        common = {}
+    apart: dict[str, list[str]] = {}
+    for title, found in told.items():
+        apart.setdefault(", ".join(text for name, text in found.items() if name not in common), []).append(title)
+    together = [f"All guided rows: {', '.join(common.values())}."] if common else []
+    return together + [_sentence(f"{', and '.join(titles)}: {text}") for text, titles in apart.items() if text]
+
+
+def _settings(protocol: str, arms: Sequence[Arm]) -> dict[str, str]:
+    """What all guided arms of a protocol share, by name, as the page says it; nothing where there are none."""
     same = [arm for arm in arms if arm.protocol == protocol and "pairs" in method_class(arm.method).needs]
     names = ("epochs", "batch", "learning_rate", "schedule", "crop", "pair_batch", "margin", "selection")
     found = {name: str(next(iter(values))) for name in names if len(values := {arm.config[name] for arm in same}) == 1}
     if found.get("crop") == "1.0":  # none
         del found["crop"]
-    text = [f"{words(name)} {code(value)}" for name, value in found.items() if name != "epochs"]
-    return ", ".join([*([f"{found['epochs']} epochs"] if "epochs" in found else []), *text])
+    said = {name: f"{words(name)} {code(value)}" for name, value in found.items()}
+    return said | ({"epochs": f"{found['epochs']} epochs"} if "epochs" in found else {})
 
 
 def _sentence(text: str) -> str:
