@@ -104,11 +104,15 @@ def test_a_report_is_counted(tmp_path: Path) -> None:
 def test_failures_and_pythons_that_lack_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "interpreter", lambda version: None if version == "3.12" else Path("python"))
     monkeypatch.setattr(versions, "make", lambda home, python, *, oldest: python)
-    monkeypatch.setattr(
-        versions, "tested", lambda *_, oldest: {"tests": 9, "failed": int(oldest), "libraries": {"torch": "2"}}
-    )
+    cases = '<testcase classname="a.b" name="fine"/><testcase classname="a.b" name="t[1]"><failure/></testcase>'
+
+    def tested(python: Path, report: Path, *, oldest: bool) -> dict[str, Any]:
+        report.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+        return {"tests": 9, "failed": int(oldest), "libraries": {"torch": "2"}}
+
+    monkeypatch.setattr(versions, "tested", tested)
     tally = drive.run(versions, seed=0, cases=4)  # type: ignore[arg-type]
-    assert tally.failures == [(0, "Python 3.11, oldest: 1 of 9 tests fail")]
+    assert tally.failures == [(0, "Python 3.11, oldest: 1 of 9 tests fail, among them a.b::t[1]")]
     lines = versions.shown(tally.row("versions", 0)).splitlines()
     assert [line.split("|")[-3].strip() for line in lines[2:]] == ["9", "9", "not there", "9"]
 

@@ -30,6 +30,8 @@ CASES = len(ENVIRONMENTS)
 EXTRA_TESTS = ("tests/pairs/test_edited.py",)
 """What needs the extra that the oldest environment leaves out."""
 SHOWN = ("torch", "numpy", "pillow")
+NAMED = 5
+"""How many of the tests that fail are named."""
 
 
 @dataclass
@@ -56,7 +58,8 @@ def attempt(world: World, seed: int, number: int) -> str | None:
     with_tests = make(world.root / f"{version}-{which}", python, oldest=which == "oldest")
     about |= tested(with_tests, world.root / f"{version}-{which}.xml", oldest=which == "oldest")
     if about["failed"]:
-        return f"Python {version}, {which}: {about['failed']} of {about['tests']} tests fail"
+        names = ", ".join(failing(world.root / f"{version}-{which}.xml")[:NAMED])
+        return f"Python {version}, {which}: {about['failed']} of {about['tests']} tests fail, among them {names}"
     return None
 
 
@@ -104,6 +107,7 @@ def floors(project: dict[str, Any]) -> list[str]:
 def tested(python: Path, report: Path, *, oldest: bool) -> dict[str, Any]:
     """Run the tests; how many there are, and how many fail."""
     line = [python, "-m", "pytest", "-m", "not slow", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    line += ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
     if oldest:
         line += ["-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"]
         line += [f"--ignore={path}" for path in EXTRA_TESTS]
@@ -120,6 +124,13 @@ def counts(report: Path) -> dict[str, int]:
     assert suite is not None  # pytest writes one
     tests, failed, errors, skipped = (int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped"))
     return {"tests": tests - skipped, "failed": failed + errors, "skipped": skipped}
+
+
+def failing(report: Path) -> list[str]:
+    """The tests that failed, by a report of pytest's."""
+    cases = ElementTree.parse(report).getroot().iter("testcase")
+    wrong = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    return [f"{case.get('classname')}::{case.get('name')}" for case in wrong]
 
 
 def facts(world: World) -> dict[str, Any]:
