@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ipg.data import load
 from ipg.experiments import runner
 from ipg.experiments.attempt import RunTrial
 from ipg.experiments.runner import Tally, main, read_rows, run_study
@@ -159,6 +160,23 @@ def test_an_engine_that_there_is_not_is_said_once(engine: str, says: str, trial:
     with pytest.raises(ValueError, match=says):
         run_study(study(trial()), tmp_path, device="cpu", engine=engine, workers=1)
     assert not list(tmp_path.rglob("*.txt"))
+
+
+def test_trials_in_a_row_read_the_same_images_once_and_score_the_same(
+    trial: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = [trial("erm"), trial("ipg"), trial("joint", seed=1), trial("ipg", alpha=0.2)]
+    for one in trials:
+        run_study(study(one), tmp_path / "alone", device="cpu", workers=1)
+    read: list[int] = []
+    real = load.DATASETS["bars"]
+    monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: (read.append(seed), real(path, size, seed))[1])
+    run_study(study(*trials), tmp_path / "together", device="cpu", workers=1)
+    assert read == [0, 1]
+    alone, together = (
+        [row["metrics"] for row in read_rows(tmp_path / name / "trials.jsonl")] for name in ("alone", "together")
+    )
+    assert alone == together
 
 
 def test_a_trial_under_way_goes_on(trial: Make, tmp_path: Path) -> None:

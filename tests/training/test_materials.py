@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,8 +13,10 @@ from torch import Tensor, nn
 
 from ipg.config import RunConfig
 from ipg.data import colored_fashion
+from ipg.data.remembering import remembering
 from ipg.data.table import ImageTable
 from ipg.pairs import matched
+from ipg.pairs.build import build
 from ipg.pairs.pairset import PairSet
 from ipg.seeds import derive_seed
 from ipg.training import materials as module
@@ -143,6 +146,42 @@ def test_fingerprints_notice_every_change(made: Materials) -> None:
     assert {name for name in before if found[name] != before[name]} == {"pairs"}
     other_network = replace(made, model=nn.Linear(3, 2)).fingerprints()
     assert {name for name in before if other_network[name] != before[name]} == {"network"}
+
+
+def test_fingerprints_are_those_of_all_bytes_and_follow_changes_in_place(made: Materials) -> None:
+    def naive() -> str:
+        digest = hashlib.sha256()
+        for column in ("images", "label", "attribute", "split", "environment"):
+            values = getattr(made.table, column)
+            digest.update(repr((tuple(values.shape), values.dtype)).encode() + values.numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    before = made.fingerprints()["table"]
+    assert before == naive() == made.fingerprints()["table"]
+    made.table.images[5, 1, 2, 3] ^= 1
+    assert made.fingerprints()["table"] == naive() != before
+
+
+def test_pairs_of_a_file_are_read_once_for_a_table(
+    settings: Make, table: ImageTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def load_pairs(file: str, table: ImageTable, *, split: str) -> PairSet:
+        read.append(split)
+        return build("recolored", table, 4, split=split, seed=0)
+
+    monkeypatch.setattr("ipg.pairs.manifest.load_pairs", load_pairs)
+    with remembering():
+        one, same = (gather(settings("ipg", pairs="made"), table=table) for _ in range(2))
+        assert read == ["train", "validation"]
+        assert one.pairs is not None
+        assert same.pairs is not None
+        assert one.pairs.first is same.pairs.first
+        gather(settings("ipg", pairs="made"), table=replace(table))
+        gather(settings("ipg", pairs="others"), table=table)
+    gather(settings("ipg", pairs="made"), table=table)
+    assert read == ["train", "validation"] * 4
 
 
 # -- features and closest pairs --------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from ipg.data.errors import DataError, MissingError
 from ipg.data.listing import Listing
 from ipg.data.names import is_own
 from ipg.data.reading import Reading
+from ipg.data.remembering import recalled
 from ipg.data.table import ImageTable
 
 __all__ = ["DATASETS", "list_files", "load"]
@@ -121,7 +122,13 @@ def load(
     Raises:
         DataError: the data cannot be used; also where its labels cannot be labels.
     """
-    how, plain = reading or Reading(), name.replace("-", "_")
+    how = reading or Reading()
+    key = ("table", name, None if path is None else os.fspath(path), size, seed, how)
+    return recalled(key, lambda: _load(name, path, size, seed, how), lambda table: table.images.nbytes)
+
+
+def _load(name: str, path: Where, size: int | None, seed: int, how: Reading) -> ImageTable:
+    plain = name.replace("-", "_")
     if plain in DATASETS and plain != OWN:
         _check_columns(name, how)
         with _looking_here(name, path):

@@ -21,6 +21,7 @@ from typing import Protocol
 from rich.console import Console
 
 from ipg.config import ConfigError, RunConfig
+from ipg.data.remembering import remembering
 from ipg.experiments.attempt import Ended, Job, RunTrial
 from ipg.experiments.cluster import Cluster, Tasks
 from ipg.experiments.progress import View
@@ -128,9 +129,10 @@ class Here:
 
     def run(self, trials: Iterable[Trial]) -> Iterator[Ended]:
         """Have all trials attempted; each is reported once."""
-        for trial in trials:
-            self.view.started(trial)
-            yield self.job.attempt(trial, partial(self.view.moved, trial.key))
+        with remembering():
+            for trial in trials:
+                self.view.started(trial)
+                yield self.job.attempt(trial, partial(self.view.moved, trial.key))
 
 
 def place(

@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from ipg.data.remembering import remembering
 from ipg.experiments.attempt import Ended, Job
 
 if TYPE_CHECKING:
@@ -199,8 +200,9 @@ def work(pipe: Connection, gpu: str | None, threads: int) -> None:
         if job is None:
             return
         _use_threads(threads)
-        while (trial := _hear(pipe)) is not None:
-            _tell(pipe, job.attempt(trial, lambda share: _tell(pipe, share)))
+        with remembering():
+            while (trial := _hear(pipe)) is not None:
+                _tell(pipe, job.attempt(trial, lambda share: _tell(pipe, share)))
 
 
 def _use_threads(most: int) -> None:

@@ -33,7 +33,8 @@ def load_weights(
         convert: brings tensors of another layout to the network's own, tried where they do not fit as they are.
     """
     wanted = model.state_dict()
-    own = {key: wanted[key] for key in wanted if new_head and key.startswith(f"{head_name(model)}.")}
+    head = f"{head_name(model)}." if new_head else None
+    own = {key: wanted[key] for key in wanted if head is not None and key.startswith(head)}
     found = _bare(weights.tensors, wanted)
     tensors = {**found, **own}
     if _misfits(tensors, wanted) and convert is not None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ipg.config import RunConfig
 from ipg.data.load import load
 from ipg.data.reading import Reading
+from ipg.data.remembering import recalled
 from ipg.data.table import ImageTable
 from ipg.evaluation.features import features
 from ipg.methods import method_class
@@ -180,15 +183,22 @@ def _found(config: RunConfig, file: str) -> str:
 
 def _read_pairs(config: RunConfig, table: ImageTable, *, guided: bool) -> dict[str, PairSet]:
     """The pairs of the file that `config` names, those of the training and those of the validation split."""
-    from ipg.pairs.manifest import load_pairs
-
     file = _found(config, str(config.pairs))
-    made = {split: load_pairs(file, table, split=split) for split in ("train", "validation")}
+    made = {split: _recalled_pairs(file, table, split) for split in ("train", "validation")}
     if not guided:
         made.pop("train")
     held_out = made["validation"]
     made["validation"] = held_out.take(torch.arange(min(len(held_out), config.held_out_pairs)))
     return {split: pairs for split, pairs in made.items() if len(pairs)}
+
+
+def _recalled_pairs(file: str, table: ImageTable, split: str) -> PairSet:
+    """The pairs of a file, which are read once where tables are."""
+    from ipg.pairs.manifest import load_pairs
+
+    key = ("pairs", file, split, id(table))
+    read = partial(load_pairs, file, table, split=split)
+    return recalled(key, lambda: (read(), table), lambda found: 2 * found[0].first.nbytes)[0]  # which keeps its id
 
 
 def _pairs(config: RunConfig, table: ImageTable, wanted: Mapping[str, int]) -> dict[str, PairSet]:
@@ -233,12 +243,29 @@ def _oracle_features(config: RunConfig, table: ImageTable, splits: Sequence[str]
         return {split: features(outcome.model, look(table.part(split).images)).cpu() for split in splits}
 
 
-def _digest(*columns: Tensor) -> str:
-    digest = hashlib.sha256()
+def _digest(first: Tensor, *columns: Tensor) -> str:
+    digest = _begun(first).copy()
     for column in columns:
-        digest.update(repr((tuple(column.shape), column.dtype)).encode())
-        digest.update(column.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
+        _add(digest, column)
+    return str(digest.hexdigest()[:16])
+
+
+_KNOWN: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""Digests of tensors, with the version of each, for as long as they live: to read all of a data set takes a while."""
+
+
+def _begun(column: Tensor) -> Any:
+    """The digest of a column, to which others may be added."""
+    if column not in _KNOWN or _KNOWN[column][0] != column._version:
+        digest = hashlib.sha256()
+        _add(digest, column)
+        _KNOWN[column] = (column._version, digest)
+    return _KNOWN[column][1]
+
+
+def _add(digest: Any, column: Tensor) -> None:
+    digest.update(repr((tuple(column.shape), column.dtype)).encode())
+    digest.update(column.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())  # its bytes, not copied
 
 
 def _pairs_digest(pairs: PairSet | None) -> Any:
