@@ -37,34 +37,9 @@ def mnist_path(repo_root: Path) -> Path:
 @pytest.fixture(scope="session")
 def make_table() -> Callable[..., Any]:
     """Makes small tables of 2x8x8 images: the half that is bright is the label, the channel the attribute."""
-    import torch
+    from campaign.bars import bars
 
-    from ipg.data.table import ImageTable
-
-    def make(*, train: int = 120, validation: int = 40, test: int = 40, agreement: float = 0.8, seed: int = 0) -> Any:
-        n = train + validation + test
-        generator = torch.Generator().manual_seed(seed)
-        row = torch.arange(n)
-        label = row % 2
-        attribute = torch.where(torch.rand(n, generator=generator) < agreement, label, 1 - label)
-        grey = torch.randint(0, 60, (n, 2, 4, 8), generator=generator)
-        grey[row, label] += torch.randint(40, 160, (n, 1, 1), generator=generator)
-        images = torch.zeros(n, 2, 8, 8, dtype=torch.uint8)
-        images[row, attribute] = grey.view(n, 8, 8).to(torch.uint8)
-        return ImageTable(
-            name="bars",
-            images=images,
-            label=label,
-            attribute=attribute,
-            split=torch.repeat_interleave(torch.tensor([train, validation, test])),
-            environment=row // 2 % 2,
-            content=2 * label + row // 4 % 2,
-            splits=("train", "validation", "test"),
-            classes=("top", "bottom"),
-            attributes=("red", "green"),
-        )
-
-    return make
+    return bars
 
 
 @pytest.fixture(scope="module")

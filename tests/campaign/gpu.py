@@ -14,11 +14,11 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from campaign.bars import bars, halves
 from campaign.same import difference
 from torch import Tensor
 
 from ipg.config import RunConfig
-from ipg.data.table import ImageTable
 from ipg.methods import METHODS, method_class
 from ipg.training import loop
 from ipg.training.capture import CapturedStep
@@ -121,14 +121,14 @@ def train(folder: Path, method: str) -> None:
     config = RunConfig(method=method, model=model, epochs=EPOCHS, steps=STEPS, batch=BATCH, pairs=12, pair_batch=5)
     config = config.with_changes(every=2, held_out_pairs=6, device=DEVICE, deterministic=True, precision="fp32")
     config = config.with_changes(options=OPTIONS.get(method, {}))
-    data = bars(160)
+    data = bars(train=160)
     masks = halves(data) if method_class(method).needs & {"masks", "attention"} else None
     loop.train(config, gather(config, table=data, masks=masks), folder=folder)
 
 
 def starve(home: Path, method: str, draw: Random) -> str | None:
     """Train with too little memory, then with the batch that is said to fit."""
-    data = bars(2048)
+    data = bars(train=2048)
     data = replace(data, images=data.images.repeat_interleave(12, dim=2).repeat_interleave(12, dim=3))
     engine = draw.choice(("eager", "captured"))
     config = RunConfig(method=method, engine=engine, batch=2048, epochs=1, pairs=12, pair_batch=5, device=DEVICE)
@@ -158,38 +158,6 @@ def starve(home: Path, method: str, draw: Random) -> str | None:
         torch.cuda.set_per_process_memory_fraction(1.0)
         shutil.rmtree(home, ignore_errors=True)
     return None
-
-
-def bars(train: int) -> ImageTable:
-    """Images of 8x8: the half that is bright is the label, the channel mostly agrees with it."""
-    n = train + 80
-    generator, row = torch.Generator().manual_seed(0), torch.arange(n)
-    label = row % 2
-    attribute = torch.where(torch.rand(n, generator=generator) < 0.8, label, 1 - label)
-    grey = torch.randint(0, 60, (n, 2, 4, 8), generator=generator)
-    grey[row, label] += torch.randint(40, 160, (n, 1, 1), generator=generator)
-    images = torch.zeros(n, 2, 8, 8, dtype=torch.uint8)
-    images[row, attribute] = grey.view(n, 8, 8).to(torch.uint8)
-    return ImageTable(
-        name="bars",
-        images=images,
-        label=label,
-        attribute=attribute,
-        split=torch.repeat_interleave(torch.tensor([train, 40, 40])),
-        environment=row // 2 % 2,
-        content=2 * label + row // 4 % 2,
-        splits=("train", "validation", "test"),
-        classes=("top", "bottom"),
-        attributes=("red", "green"),
-    )
-
-
-def halves(table: ImageTable) -> Tensor:
-    """Masks of the training images: the half that is bright."""
-    train = table.part("train")
-    rows = torch.arange(8)[None, :, None].expand(len(train), 8, 8) // 4
-    bright: Tensor = rows == train.label[:, None, None]
-    return bright[:, None].to(torch.uint8) * 255
 
 
 def facts(here: Path) -> dict[str, Any]:

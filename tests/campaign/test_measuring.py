@@ -106,11 +106,11 @@ def test_failures_and_pythons_that_lack_are_told(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(versions, "make", lambda home, python, *, oldest: python)
     cases = '<testcase classname="a.b" name="fine"/><testcase classname="a.b" name="t[1]"><failure/></testcase>'
 
-    def tested(python: Path, report: Path, *, oldest: bool) -> dict[str, Any]:
+    def report_on(python: Path, report: Path, *, oldest: bool) -> dict[str, Any]:
         report.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
         return {"tests": 9, "failed": int(oldest), "libraries": {"torch": "2"}}
 
-    monkeypatch.setattr(versions, "tested", tested)
+    monkeypatch.setattr(versions, "tested", report_on)
     tally = drive.run(versions, seed=0, cases=4)  # type: ignore[arg-type]
     assert tally.failures == [(0, "Python 3.11, oldest: 1 of 9 tests fail, among them a.b::t[1]")]
     lines = versions.shown(tally.row("versions", 0)).splitlines()

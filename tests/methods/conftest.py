@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from campaign.bars import halves
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -110,16 +111,6 @@ def toy() -> Toy:
 def drawn(toy: Toy) -> Callable[..., Drawn]:
     """Makes samplers of the toy's pairs."""
     return lambda **options: Drawn(toy, **options)
-
-
-def halves(table: ImageTable) -> Tensor:
-    """Masks of the training images of `make_table`: the half that is bright."""
-    train = table.part("train")
-    masks = torch.zeros(len(train), 1, *train.images.shape[2:], dtype=torch.uint8)
-    half = masks.shape[2] // 2
-    for mask, label in zip(masks, train.label.tolist(), strict=True):
-        mask[:, label * half : (label + 1) * half] = 255
-    return masks
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import typer
 from ipg.config import PANELS, ConfigError, RunConfig, field_help
 
 __all__ = [
-    "MOVED", "AttributeColumn", "LabelColumn", "PathColumn", "SplitSeed", "data_name", "with_settings",
+    "MOVED", "AttributeColumn", "Engine", "LabelColumn", "PathColumn", "SplitSeed", "data_name", "with_settings",
     "with_settings_but",
 ]  # fmt: skip
 
@@ -25,6 +25,14 @@ FLAGS = {"start": "--from"}
 MOVED = "Where the data set's files are, or the folder of its table, if they have moved."
 """Help of --data-path for commands that read a run back."""
 
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="How iterations are carried out where a trial does not say: auto, eager, captured, or compiled, which "
+        "pays where many trials have the same small network."
+    ),
+]
+"""For commands that run trials."""
 SplitSeed = Annotated[int, typer.Option(help=field_help()["split_seed"], min=0)]
 PathColumn = Annotated[str, typer.Option(help=field_help()["path_column"])]
 LabelColumn = Annotated[str, typer.Option(help=field_help()["label_column"])]

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ipg.cli.options import Engine
+
 __all__ = ["EXAMPLES", "reproduce"]
 
 EXAMPLES = """
@@ -43,10 +45,7 @@ def reproduce(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    engine: Annotated[
-        str,
-        typer.Option(help="How iterations are carried out where nothing is said: auto, eager, captured or compiled."),
-    ] = "auto",
+    engine: Engine = "auto",
     workers: Annotated[
         int | None, typer.Option(help="Processes; a GPU each, or half the cores, where not given.")
     ] = None,

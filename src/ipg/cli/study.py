@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ipg.cli.options import Engine
+
 if TYPE_CHECKING:
     from ipg.experiments.study import Study
 
@@ -54,13 +56,7 @@ def study(
     results: Annotated[Path | None, typer.Option(help="Folder of the rows; results/STUDY where not given.")] = None,
     data_path: Annotated[str | None, typer.Option(help="Where the data set's files are.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="How iterations are carried out where a trial does not say: auto, eager, captured, or compiled, which "
-            "pays where many trials have the same small network."
-        ),
-    ] = "auto",
+    engine: Engine = "auto",
     workers: Annotated[
         int | None, typer.Option(help="Processes on this machine; a GPU each, or half the cores, where not given.")
     ] = None,

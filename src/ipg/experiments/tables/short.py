@@ -18,6 +18,7 @@ from ipg.experiments.tables.text import (
     numbers,
     origin,
     percent,
+    seconds_text,
     seeds_text,
     unmeasured_text,
     words,
@@ -71,7 +72,7 @@ def photographs_table(arms: Sequence[Arm], figures: Sequence[Figure]) -> str:
             seeds_text(arm),
             percent(arm.spread()),
             percent(arm.spread("worst_group", last=True)),
-            NONE if arm.seconds is None else f"{arm.seconds:.1f}",
+            seconds_text(arm),
         ]
         for title, arm in zip(titles, arms, strict=True)
     ]

@@ -11,7 +11,8 @@ from ipg.experiments.arms import Arm, Figure, Row, Spread
 
 __all__ = [
     "NAMES", "NONE", "PROTOCOLS", "code", "collapse_text", "commit_text", "figure_text", "markdown", "numbers",
-    "origin", "percent", "seeds_of", "seeds_text", "share", "short", "unmeasured_text", "words", "wrapped",
+    "origin", "percent", "seconds_text", "seeds_of", "seeds_text", "share", "short", "unmeasured_text", "words",
+    "wrapped",
 ]  # fmt: skip
 
 NAMES = {
@@ -97,6 +98,11 @@ def seeds_of(there: int, asked: int) -> str:
     return str(there) if there == asked else f"{there} of {asked}"
 
 
+def seconds_text(arm: Arm) -> str:
+    """The median seconds of a trial."""
+    return NONE if arm.seconds is None else f"{arm.seconds:.1f}"
+
+
 def collapse_text(broke_off: int) -> str:
     """Which seeds count as collapsed, so many of them having broken off."""
     return "seeds that predict one class for every image" + (", or whose training broke off" if broke_off else "")
@@ -151,5 +157,5 @@ def numbers(arm: Arm) -> list[str]:
         seeds_text(arm),
         percent(arm.spread(last=True)),
         share(worst.mean if worst else None),
-        NONE if arm.seconds is None else f"{arm.seconds:.1f}",
+        seconds_text(arm),
     ]
