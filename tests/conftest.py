@@ -102,5 +102,10 @@ def read_permitted(path: Path) -> list[str]:
     return [name for line in lines if (name := (" " + line).split(" #")[0].strip())]
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes by their place: what they hold (gzip's time, say) may differ between processes that must agree."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SkipGuard(read_permitted(PERMITTED_SKIPS)), "skip-guard")

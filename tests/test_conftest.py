@@ -96,6 +96,22 @@ def test_several_processes_see_the_same(session: pytest.Pytester) -> None:
     assert session.runpytest_subprocess("-n", "2", "-W", "default").ret == pytest.ExitCode.OK
 
 
+def test_bytes_that_differ_between_processes_name_the_same_tests(session: pytest.Pytester) -> None:
+    session.makepyfile(
+        test_some="""
+        import os
+        import pytest
+
+        @pytest.mark.parametrize("data", [os.urandom(4), os.urandom(4)])
+        def test_one(data):
+            pass
+        """
+    )
+    result = session.runpytest_subprocess("-v", "-n", "2", "-W", "default")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines_random(["*::test_one?data0?*", "*::test_one?data1?*"])
+
+
 def test_the_list_takes_no_test_from_the_browser(repo_root: Path) -> None:
     lines = (repo_root / "tests" / "permitted_skips.txt").read_text(encoding="utf-8").splitlines()
     assert not [line for line in lines if not line.startswith("#") and "chrom" in line]
