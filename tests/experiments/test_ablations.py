@@ -31,7 +31,7 @@ def test_studies_know_it_and_no_list_shows_it() -> None:
 
 
 def metrics(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["curve"], row["metrics"], row["predictions"]
+    return row["validation_curve"], row["metrics"], row["predictions"]
 
 
 @pytest.mark.usefixtures("bars")

@@ -263,6 +263,17 @@ def test_cost_is_time_over_erm_on_the_same_machine(small: Path) -> None:
     assert step_table(small) is None
 
 
+@pytest.mark.parametrize("apart", [{"config": {"engine": "compiled"}}, {"validation_curve": [0.5]}])
+def test_cost_is_that_over_erm_run_alike(small: Path, apart: dict[str, Any]) -> None:
+    """An engine of its own, or the split evaluated at the end alone, takes less time whatever the method."""
+    (file,) = Path(reproduce_plan.__file__).with_name("reproductions").glob("*-runtime.toml")
+    plain = reproduce_plan.read_reproduction(file, "runtime").cells[0]
+    rows = [row(trial, 0.1, seconds=seconds) for trial, seconds in zip(plain.trials[:2], (8.0, 4.0), strict=True)]
+    rows[1] |= apart
+    (priced,) = with_cost([Measured(plain, tuple(rows))])
+    assert priced.values("cost") == [1.0, 1.0]  # each beside itself
+
+
 def test_trials_that_began_a_process_have_no_cost(small: Path) -> None:
     (file,) = Path(reproduce_plan.__file__).with_name("reproductions").glob("*-runtime.toml")
     plain = reproduce_plan.read_reproduction(file, "runtime").cells[0]

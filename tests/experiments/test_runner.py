@@ -212,7 +212,7 @@ def test_a_trial_under_way_goes_on(trial: Make, tmp_path: Path) -> None:
 
 
 def test_rows_of_the_split_that_is_asked_for_are_made(trial: Make, tmp_path: Path) -> None:
-    """Also of a trial that was stopped when another one was, with its epochs evaluated on that."""
+    """Also of a trial that was stopped when another split was, and of one that had ended with that evaluated."""
     trials = [trial("erm", seed=seed) for seed in range(2)]
 
     def stopping(given: Trial, **options: Any) -> dict[str, Any]:

@@ -216,13 +216,18 @@ def test_which_runs_go_on(store: Store, found: tuple[str, ...], goes_on: bool) -
 
 
 @pytest.mark.parametrize(
-    ("epochs", "goes_on"),
-    [([], True), ([{"validation": {}, "test": {}}], True), ([{"validation": {}}], False)],
+    ("epochs", "ended", "goes_on"),
+    [
+        ([], False, True),
+        ([{"validation": {}}], False, True),
+        ([{"validation": {}}, {"validation": {}, "test": {}}], True, True),
+        ([{"validation": {}}], True, False),
+    ],
 )
-def test_a_run_that_was_evaluated_on_another_split_begins_anew(
-    tmp_path: Path, epochs: list[dict[str, Any]], goes_on: bool
+def test_a_run_that_ended_with_another_split_begins_anew(
+    tmp_path: Path, epochs: list[dict[str, Any]], ended: bool, goes_on: bool
 ) -> None:
     store = Store(tmp_path, "test")
-    run = files(store, "a", "config.json", "checkpoint.safetensors")
+    run = files(store, "a", "config.json", "checkpoint.safetensors", *(["done", "model.safetensors"] if ended else []))
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in epochs), encoding="utf-8")
     assert store.run_folder("a").exists() is goes_on

@@ -48,7 +48,7 @@ def test_a_row_has_all_fields(trial: Callable[..., Trial]) -> None:
         "small", "bars", "ipg", "paper", 0, "worst_group",
     )  # fmt: skip
     assert row["key"] == trial("ipg", selection="worst_group").key
-    assert len(row["curve"]) == 2
+    assert len(row["validation_curve"]) == 2
 
 
 def test_a_row_is_of_the_selected_epoch(trial: Callable[..., Trial]) -> None:
@@ -60,7 +60,7 @@ def test_a_row_is_of_the_selected_epoch(trial: Callable[..., Trial]) -> None:
     assert row["selected_epoch"] == selected["epoch"]
     assert row["metrics"] == {**selected["test"], "pair_disagreement": selected["pair_disagreement"]}
     assert row["last_metrics"]["average"] == outcome.rows[-1]["test"]["average"]
-    assert row["curve"] == [epoch["test"]["average"] for epoch in outcome.rows]
+    assert row["validation_curve"] == [epoch["validation"]["average"] for epoch in outcome.rows]
 
 
 def test_predictions_decode_to_the_predictions(trial: Callable[..., Trial]) -> None:

@@ -200,14 +200,33 @@ def test_a_split_that_is_not_asked_for_is_not_read(settings: Make, table: ImageT
         train(config, given)
 
 
+@pytest.mark.parametrize("decision", ["argmax", "worst_group"])
+def test_a_split_left_to_the_end_is_evaluated_of_the_kept_and_the_last_network(
+    settings: Make, materials: Gather, decision: str, tmp_path: Path
+) -> None:
+    rates = {"learning_rate": 0.05, "schedule": "constant"}
+    config = settings("ipg", epochs=6, selection="worst_group", decision=decision, **rates)
+    often = train(config, materials(config))
+    once = train(config, materials(config), folder=tmp_path, evaluate_on=("validation",), evaluate_once=("test",))
+    kept = once.result["selected_epoch"]
+    assert kept == often.result["selected_epoch"] < 6
+    assert [row["epoch"] for row in once.rows if "test" in row] == [kept, 6]
+    for name in ("metrics", "last_metrics"):
+        assert once.result[name] == often.result[name]
+    again = train(config, materials(config), folder=tmp_path, evaluate_on=("validation",), evaluate_once=("test",))
+    assert (again.rows, again.result) == (once.rows, once.result)
+
+
 @pytest.mark.parametrize(
     ("splits", "message"),
-    [(("train",), "evaluate_on names the train split"), (("tset",), "bars has no split 'tset'; it has train, val")],
+    [(("train",), "the train split is named"), (("tset",), "bars has no split 'tset'; it has train, val")],
 )
 def test_splits_that_cannot_be_evaluated(settings: Make, materials: Gather, splits: Any, message: str) -> None:
     config = settings()
     with pytest.raises(ValueError, match=message):
         train(config, materials(config), evaluate_on=splits)
+    with pytest.raises(ValueError, match=message):
+        train(config, materials(config), evaluate_once=splits)
 
 
 # -- which epoch is kept ---------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 class Store:
     """The rows of a study, and the folders of its trials.
 
-    Where the `split` that the study reports is given, rows of others do not count, nor do runs evaluated on others.
+    Where the `split` that the study reports is given, rows of others do not count, nor do runs that ended with others.
     """
 
     def __init__(self, results: Path, split: str | None = None) -> None:
@@ -105,7 +105,7 @@ class Store:
         """Where the run of a trial that is held lives, to go on with or to begin in.
 
         A run that went wrong by itself begins anew, since its checkpoint may be as wrong, and so do one whose row was
-        taken out and one whose epochs were evaluated on another split; the first stage counts as the run does.
+        taken out and one that ended with another split evaluated; the first stage counts as the run does.
         """
         run = self.trials / key / "run"
         slimmed = any(not (done.parent / "model.safetensors").exists() for done in run.rglob("done"))
@@ -114,8 +114,10 @@ class Store:
         return run
 
     def _tells(self, run: Path) -> bool:
-        """Whether the epochs of a run, as far as there are any, were evaluated on the store's split."""
-        return self.split is None or all(self.split in row for row in read_rows(run / "metrics.jsonl"))
+        """Whether a run that has ended was evaluated on the store's split; one under way can still be."""
+        if self.split is None or not (run / "done").exists():
+            return True
+        return all(self.split in row for row in read_rows(run / "metrics.jsonl")[-1:])
 
     def error_file(self, key: str) -> Path:
         """Where the traceback of a failed attempt is."""

@@ -36,7 +36,7 @@ def run_trial(
     folder: Path | None = None,
     tell: Callable[[float], None] | None = None,
 ) -> dict[str, Any]:
-    """Run one trial; a trial whose rows do not report the test split never evaluates it.
+    """Run one trial. The test split is evaluated when training is over, and never where rows do not report it.
 
     A run that collapses, or whose loss is no longer a number, has a row, too, that of the network as it stands; one
     that breaks off in its first stage has no such network, and its metrics are null.
@@ -52,7 +52,14 @@ def run_trial(
     teller = _Teller(tell)
     begun = time.perf_counter()
     try:
-        outcome = train(config, materials, folder=folder, listeners=[teller], evaluate_on=("validation", metrics_split))
+        outcome = train(
+            config,
+            materials,
+            folder=folder,
+            listeners=[teller],
+            evaluate_on=("validation",),
+            evaluate_once=(metrics_split,),
+        )
     except (CollapseError, NonFiniteError) as error:
         seconds = time.perf_counter() - begun
         return _collapsed(trial, materials, metrics_split, str(error), seconds, trained=not teller.in_first_stage)
@@ -70,7 +77,7 @@ def run_trial(
         "metrics": told(selected),
         "predictions": _pack(predictions.cpu().numpy(), part.num_classes),
         "last_metrics": told(outcome.rows[-1]),
-        "curve": [row[metrics_split]["average"] for row in outcome.rows],
+        "validation_curve": [row["validation"]["average"] for row in outcome.rows],
         "seconds": result["seconds"],
         "preparing_seconds": result["preparing_seconds"],
         **{name: result[name] for name in ("hardware", "versions", "commit", "date")},
@@ -119,7 +126,7 @@ def _collapsed(
         "metrics": found,
         "predictions": _pack(predicted_class(said).cpu().numpy(), part.num_classes),
         "last_metrics": found,
-        "curve": [],
+        "validation_curve": [],
         "seconds": round(seconds, 3),
         **provenance(device),
     }

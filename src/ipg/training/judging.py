@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ipg.config import RunConfig
+from ipg.data.table import ImageTable
 from ipg.evaluation.batch_norm import batch_norm_gap
 from ipg.evaluation.decision import draw_line, movable_head, moved
 from ipg.evaluation.groups import metrics
@@ -27,11 +29,12 @@ class Judge:
     Args:
         config: the run.
         materials: its images and pairs.
-        splits: those to evaluate; all but `train` where not given.
+        splits: those to evaluate after each epoch; all but `train` where not given.
         model: the network as it is.
         fast: the same as it answers fastest.
         team: the processes of the run.
         trained_on: the pairs that the method trains on.
+        once: further splits, to evaluate when training is over.
     """
 
     def __init__(
@@ -43,6 +46,8 @@ class Judge:
         fast: nn.Module,
         team: Team,
         trained_on: PairSet | None,
+        *,
+        once: Sequence[str] = (),
     ) -> None:
         self.config, self.model, self.fast, self.team = config, model, fast, team
         self.held_out, self.trained_on = materials.held_out, trained_on
@@ -50,10 +55,11 @@ class Judge:
         table = materials.table
         if splits is None:
             splits = [split for split in table.splits if split != "train"]
-        elif "train" in splits:
-            raise ValueError("evaluate_on names the train split, whose images are not evaluated")
+        if "train" in (*splits, *once):
+            raise ValueError("the train split is named among those to evaluate, and its images are not evaluated")
         self.training = table.part("train")
         self.parts = {split: table.part(split) for split in splits}
+        self.once = {split: table.part(split) for split in once if split not in splits}
         validation = self.parts.get("validation")
         if validation is None and "validation" in table.splits:
             validation = table.part("validation")
@@ -95,13 +101,19 @@ class Judge:
 
         offsets = draw_line(self._logits(images), answers, self.validation, self.config.decision)
         row["offsets"] = offsets.tolist()
-        with moved(head, offsets):
+        with self.drawn(row):
             yield
 
+    def drawn(self, row: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """The network with the line that `row` tells of."""
+        if "offsets" not in row:
+            return nullcontext()
+        return moved(movable_head(self.model), torch.tensor(row["offsets"], dtype=torch.float64))
+
     def evaluate(self, row: dict[str, Any]) -> None:
-        """Put what the network is worth on all splits and pairs into `row`."""
+        """Put what the network is worth on its splits and on pairs into `row`."""
         for split, part in self.parts.items():
-            row[split] = metrics(self._logits(part.images), part, training=self.training)
+            row[split] = self._worth(part)
         pairs = self.trained_on
         row["pair_disagreement"] = pair_disagreement(self.fast, self.held_out, autocast=self.autocast)
         row["train_pair_disagreement"] = pair_disagreement(self.fast, pairs, autocast=self.autocast)
@@ -109,6 +121,15 @@ class Judge:
             members = (pairs.first, pairs.second)
             gap = batch_norm_gap(self.model, members, self.training.images, autocast=self.autocast)
             row |= {} if gap is None else {"batch_norm_gap": gap}
+
+    def evaluate_once(self, row: dict[str, Any]) -> None:
+        """Put what the network is worth on the splits that were left to the end into `row`, where it does not know."""
+        for split, part in self.once.items():
+            if split not in row:
+                row[split] = self._worth(part)
+
+    def _worth(self, part: ImageTable) -> dict[str, Any]:
+        return metrics(self._logits(part.images), part, training=self.training)
 
     def _logits(self, images: Tensor) -> Tensor:
         return self.team.logits(self.fast, images, autocast=self.autocast)

@@ -79,6 +79,7 @@ def train(
     folder: Path | None = None,
     listeners: Sequence[Listener] = (),
     evaluate_on: Sequence[str] | None = None,
+    evaluate_once: Sequence[str] = (),
 ) -> Outcome:
     """Train as `config` says on `materials`.
 
@@ -88,6 +89,7 @@ def train(
         folder: where the run lives. A run found there goes on where it stopped; a finished one is read back.
         listeners: who is told.
         evaluate_on: splits to evaluate after each epoch; all but `train` where not given.
+        evaluate_once: further splits, to evaluate when training is over: with the last network and with the kept one.
 
     Raises:
         Interrupted: Ctrl-C or SIGTERM; the state is saved.
@@ -109,7 +111,7 @@ def train(
         listeners = listeners if team.leads else ()
         first = _first_stage(config, materials, folder, listeners)
         placed = materials.to(device, resident=config.resident)
-        run = Training(config, placed, device, listeners, evaluate_on, team, first)  # before the folder: may refuse
+        run = Training(config, placed, device, listeners, evaluate_on, team, first, evaluate_once)  # may refuse
         stack.callback(run.method.close)
         if folder is not None:
             home = run.home = RunFolder(folder)
@@ -144,6 +146,7 @@ class Training:
         evaluate_on: Sequence[str] | None,
         team: Team,
         first: Outcome | None = None,
+        evaluate_once: Sequence[str] = (),
     ) -> None:
         self.config, self.device, self.listeners, self.team = config, device, listeners, team
         self.home: RunFolder | None = None
@@ -152,7 +155,7 @@ class Training:
         self.autocast = autocast_dtype(config)
         self.model = lay_out(materials.model, config, device)
         self.fast = compile_model(self.model, config)
-        self.judge = Judge(config, materials, evaluate_on, self.model, self.fast, team, trained_on)
+        self.judge = Judge(config, materials, evaluate_on, self.model, self.fast, team, trained_on, once=evaluate_once)
         train_table, self.validation = self.judge.training, self.judge.validation
         self.optimizer = make_optimizer(self.model, config, device)
         compile = config.engine == "compiled"
@@ -317,8 +320,13 @@ class Training:
             listener.epoch(row)
 
     def _finish(self) -> Outcome:
+        last, kept = self.progress.rows[-1], self.progress.rows[self.progress.selected(self.config)]
+        with self.judge.drawn(last):
+            self.judge.evaluate_once(last)
         self.model.load_state_dict(self.progress.kept)
         self.model.eval()
+        self.judge.evaluate_once(kept)
+        self._tick()
         result = self._result()
         if self.home is not None and self.team.leads:
             self.home.finish(self.progress.kept, self.progress.rows, result)

@@ -16,23 +16,31 @@ __all__ = ["step_table", "with_cost"]
 
 
 def with_cost(measured: Sequence[Measured]) -> list[Measured]:
-    """The same with the metric `cost`: seconds over the median seconds of ERM on the same hardware and data.
+    """The same with the metric `cost`: seconds over the median seconds of ERM run alike (see `_alike`).
 
     Compiling and capturing are left out, and trials that had much of either have no cost: they began a process, which
     loads libraries and tries algorithms besides.
     """
-    plain: dict[tuple[str, str], list[float]] = {}
+    plain: dict[tuple[Any, ...], list[float]] = {}
     for found in measured:
         for row in found.rows:
             if row["method"] == "erm" and not _cold(row):
-                plain.setdefault((row["hardware"], row["dataset"]), []).append(_trained(row))
+                plain.setdefault(_alike(row), []).append(_trained(row))
 
     def priced(row: Mapping[str, Any]) -> dict[str, Any]:
-        known = plain.get((row["hardware"], row["dataset"]))
+        known = plain.get(_alike(row))
         cost = _trained(row) / statistics.median(known) if known and not _cold(row) else None
         return {**row, "metrics": {**row["metrics"], "cost": cost}}
 
     return [replace(found, rows=tuple(priced(row) for row in found.rows)) for found in measured]
+
+
+def _alike(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What trials have to share for their seconds to be compared: hardware, data, engine, and how often they evaluate.
+
+    Rows of earlier commits evaluated the split that they report after every epoch, and have no validation curve.
+    """
+    return row["hardware"], row["dataset"], row["config"].get("engine"), "validation_curve" in row
 
 
 COLD_SECONDS = 3.0
