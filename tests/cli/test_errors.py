@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import shutil
 import struct
 from collections.abc import Callable
@@ -174,6 +175,7 @@ def test_a_full_disk_loses_nothing(ipg, refused, bars: list[str], tmp_path: Path
     line = ["train", *bars, "--epochs", "3", "--output", "run"]
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", fill_up)
+        patch.setattr("ipg.training.loop.SAVE_SHARE", math.inf)  # every epoch is saved, however short
         says = ("checkpoint.safetensors: No space left on device", "free some space and run the command again")
         refused(*line, says=says)
     assert len(written) == 3

@@ -328,6 +328,7 @@ def test_a_failure_is_recorded_and_taken_back_when_the_run_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "save", poisoned)
+        patch.setattr("ipg.training.loop.SAVE_SHARE", math.inf)  # every epoch is saved, however short
         with pytest.raises(NonFiniteError):
             train(config, gather(config, table=make_table()), folder=home.path)
     assert read_json(home.failure) == {"kind": "NonFiniteError", "message": "by chance", "step": 8}

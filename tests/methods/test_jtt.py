@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,10 +107,12 @@ def test_a_stop_in_either_stage_changes_nothing(
 
 
 def test_the_time_of_both_stages_counts(config: RunConfig, table: ImageTable, tmp_path: Path) -> None:
+    begun = time.perf_counter()
     outcome = train(config, gather(config, table=table), folder=tmp_path / "run")
     first = json.loads((tmp_path / "run" / "first_stage" / "result.json").read_text(encoding="utf-8"))["seconds"]
     assert first > 0
-    assert outcome.result["seconds"] == pytest.approx(first + outcome.rows[-1]["seconds"], abs=0.002)
+    both, passed = first + outcome.rows[-1]["seconds"], time.perf_counter() - begun
+    assert both - 0.002 < outcome.result["seconds"] < passed + 0.002
 
 
 @pytest.mark.parametrize(("name", "value"), [("first_epochs", 0), ("copies", -1), ("copies", 1.5)])

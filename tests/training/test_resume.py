@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -149,8 +150,11 @@ def test_a_second_signal_does_not_wait(settings: Make, materials: Gather, tmp_pa
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("epoch", [1, 2, 3])
-def test_a_failure_after_an_epoch(kind: str, epoch: int, settings: Make, materials: Gather, tmp_path: Path) -> None:
+def test_a_failure_after_an_epoch(
+    kind: str, epoch: int, settings: Make, materials: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever listens may fail; what was saved before is there."""
+    monkeypatch.setattr(loop, "SAVE_SHARE", math.inf)
 
     class Failing(Listener):
         def epoch(self, row: Any) -> None:
@@ -169,6 +173,7 @@ def test_a_failure_after_an_epoch(kind: str, epoch: int, settings: Make, materia
 def test_a_failure_inside_an_epoch_goes_back_to_the_last_checkpoint(
     step: int, settings: Make, materials: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(loop, "SAVE_SHARE", math.inf)
     config = settings("ipg", every=3)
     expected = train(config, materials(config))
     real, made = EagerStep.step, []
@@ -191,6 +196,30 @@ def test_a_failure_inside_an_epoch_goes_back_to_the_last_checkpoint(
 
     assert_same(train(config, materials(config), folder=tmp_path, listeners=[Watching()]), expected)
     assert started == [step // 4 * 4]
+
+
+def test_of_short_epochs_the_first_and_the_last_are_saved(
+    settings: Make, materials: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: Stops
+) -> None:
+    """What epochs were worth is written after each; Ctrl-C at the end of one saves it."""
+    monkeypatch.setattr(loop, "SAVE_SHARE", 1e-9)
+    config = settings("ipg", every=3)
+    expected = train(config, materials(config))
+    found: list[tuple[int, int]] = []
+
+    class Looking(Listener):
+        def epoch(self, row: Any) -> None:
+            state = load_checkpoint(tmp_path / "checkpoint.safetensors")["progress"]
+            found.append((state["step"], len((tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines())))
+
+    assert_same(train(config, materials(config), folder=tmp_path, listeners=[Looking()]), expected)
+    assert found == [(4, 1), (4, 2), (12, 3)]
+    stops.step, stops.at = 0, {8}
+    with pytest.raises(Interrupted, match="stopped after 8 of 12 iterations"):
+        train(config, materials(config), folder=tmp_path / "stopped")
+    assert load_checkpoint(tmp_path / "stopped" / "checkpoint.safetensors")["progress"]["step"] == 8
+    stops.at = set()
+    assert_same(train(config, materials(config), folder=tmp_path / "stopped"), expected)
 
 
 def test_long_epochs_are_saved_inside(

@@ -77,8 +77,8 @@ def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         while name in tensors:  # {"a/b": …} beside {"a": {"b": …}}
             name += "'"
-        own = value.detach().clone(memory_format=torch.contiguous_format)  # no memory shared with another
-        tensors[name] = own.cpu()
+        own = value.detach().to("cpu", copy=True)  # no memory shared with another
+        tensors[name] = own.contiguous()
         return {"tensor": name}
     within = f"{name}/" if name else ""
     if isinstance(value, dict):

@@ -108,6 +108,10 @@ class RunFolder:
     def save(self, state: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the checkpoint, then the metrics it stands for."""
         save_checkpoint(self.checkpoint, state)
+        self.write_metrics(rows)
+
+    def write_metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write a row an epoch; those after the last checkpoint are written again when the run goes on from there."""
         write_jsonl(self.metrics, rows)
 
     def fail(self, error: Exception, *, step: int) -> None:
@@ -126,7 +130,7 @@ class RunFolder:
     def finish(self, weights: dict[str, Tensor], rows: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> None:
         """Write the kept weights, all metrics and the result; the `done` marker comes last."""
         save_checkpoint(self.model, weights)
-        write_jsonl(self.metrics, rows)  # again: a kill may have come between the last checkpoint and its metrics
+        self.write_metrics(rows)  # again: a kill may have come between the last checkpoint and its metrics
         write_json(self.result, result)
         write_json(self.done, {file.name: _digest(file) for file in self._kept()})
 

@@ -69,7 +69,10 @@ time at 1 ms an iteration."""
 LOOK_SECONDS = 0.5
 """How often the listeners are told how it goes."""
 SAVE_SECONDS = 60.0
-"""How often a checkpoint is written inside an epoch; one is written at the end of each anyway."""
+"""How often a checkpoint is written inside an epoch."""
+SAVE_SHARE = 0.02
+"""Of the time, at most, that checkpoints at the end of epochs may take: of short epochs not every one is saved, but the
+first and the last always are."""
 
 
 def train(
@@ -207,6 +210,7 @@ class Training:
         self.step: EagerStep = stepper(self.method, self.batches, feed, self.means)
         self.progress = Progress()
         self._clock = self._last_look = self._last_save = time.perf_counter()
+        self._save_took = 0.0
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -240,6 +244,7 @@ class Training:
                 self._between_steps(request)
             self._end_epoch(epoch + 1)
             if any(self.team.agree(request.made)) and self.progress.step < self.total:
+                self._save()
                 self._stop()
         if self.validation is not None and self.method.refits and len(self.progress.rows) == self.config.epochs:
             self._refit(self.validation)
@@ -315,7 +320,11 @@ class Training:
             if self.progress.selected(self.config) == len(self.progress.rows) - 1:
                 self.progress.kept = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.means.reset()
-        self._save()
+        worth_it = time.perf_counter() - self._last_save >= self._save_took / SAVE_SHARE
+        if any(self.team.agree(worth_it or self.progress.step == self.total)):
+            self._save()
+        elif self.home is not None and self.team.leads:
+            self.home.write_metrics(self.progress.rows)
         for listener in self.listeners:
             listener.epoch(row)
 
@@ -352,7 +361,7 @@ class Training:
         self._clock = now
 
     def _save(self) -> None:
-        self._last_save = time.perf_counter()
+        begun = self._last_save = time.perf_counter()
         if self.home is None:
             return
         self._tick()
@@ -370,6 +379,7 @@ class Training:
             "random": random_state(self.device),
         }
         self.home.save(state, self.progress.rows)
+        self._save_took = time.perf_counter() - begun
 
     def _restore(self) -> None:
         state = self.team.first(self.home.load) if self.home is not None else None
