@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from ipg.experiments.ablations import gather_trial
+from ipg.experiments.arms import went_wrong
 from ipg.experiments.reproduce import dynamics
 from ipg.experiments.reproduce.dynamics import FullBatch, run_dynamics
 from ipg.experiments.reproduce.figures import dynamics_figures
 from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.study import Trial
-from ipg.guidance import Guidance
+from ipg.guidance import CollapseError, Guidance, NonFiniteError
 from ipg.training.materials import Materials
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bars")
@@ -27,7 +29,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def full(trial: Callable[..., Trial]) -> Callable[..., Trial]:
     def make(**changes: Any) -> Trial:
-        return trial("ipg", epochs=4, learning_rate=5e-3, every=1, margin=0.08, **changes)
+        return trial("ipg", **{"epochs": 4, "learning_rate": 5e-3, "every": 1, "margin": 0.08, **changes})
 
     return make
 
@@ -87,6 +89,32 @@ def test_a_run_that_was_stopped_goes_on(
     assert row["kind"] == "dynamics"
 
 
+@pytest.mark.parametrize("error", [CollapseError, NonFiniteError])
+def test_a_seed_that_breaks_off_has_a_row_with_the_curves_so_far(
+    full: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    whole = run_dynamics(full())
+
+    def check(guide: Guidance) -> None:
+        if guide.iteration > 2:
+            raise error("all is on one point")
+
+    monkeypatch.setattr(Guidance, "check", check)
+    row = run_dynamics(full())
+    assert row["collapse"] == "all is on one point"
+    assert row["curves"] == {name: curve[:2] for name, curve in whole["curves"].items()}
+    assert row["metrics"]["task_loss"] == min(row["curves"]["task_loss"])
+    assert 0 <= row["metrics"]["average"] <= 1
+    assert went_wrong(row)
+    assert "collapse" not in whole
+
+
+def test_a_run_that_is_no_number_from_the_start_has_a_row(full: Callable[..., Trial]) -> None:
+    row = run_dynamics(full(learning_rate=1e30))
+    assert "NaN or infinite" in row["collapse"]
+    json.dumps(row, allow_nan=False)
+
+
 def test_networks_that_mix_images_are_refused(full: Callable[..., Trial]) -> None:
     config = full().config
     materials = gather_trial(config)
@@ -105,3 +133,16 @@ def test_the_figure_shows_the_least_task_loss_of_all_seeds(full: Callable[..., T
     assert "Quick version on bars, 2 seeds" in figures["dynamics-disagreement"]
     assert set(figures) == {f"dynamics-{name}" for name in ("task_loss", "corrective_loss", "disagreement")}
     assert dynamics_figures(load_reproduction("dynamics"), []) == {}
+
+
+def test_the_figure_shows_seeds_that_broke_off_beside_the_mean(full: Callable[..., Trial]) -> None:
+    rows = [run_dynamics(full(seed=seed)) for seed in (0, 1, 2)]
+    for row, epochs in ((rows[1], 2), (rows[2], 0)):
+        row |= {"collapse": "…", "curves": {name: curve[:epochs] for name, curve in row["curves"].items()}}
+    reproduction = load_reproduction("dynamics", quick=True)
+    picture = dynamics_figures(reproduction, rows)["dynamics-disagreement"]
+    assert "3 seeds, 2 of them broken off" in picture
+    assert "seed 1, broken off after 2 epochs" in picture
+    assert "mean ± standard deviation" in picture
+    assert "mean ±" not in dynamics_figures(reproduction, rows[1:])["dynamics-task_loss"]
+    assert dynamics_figures(reproduction, rows[2:]) == {}

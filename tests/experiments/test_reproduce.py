@@ -15,6 +15,7 @@ from rich.console import Console
 from ipg.data.errors import DataError
 from ipg.experiments.arms import same_run
 from ipg.experiments.reproduce import plan as reproduce_plan
+from ipg.experiments.reproduce import rows as reproduce_rows
 from ipg.experiments.reproduce import run as reproduce
 from ipg.experiments.reproduce.list import listing
 from ipg.experiments.reproduce.page import filled, verdict
@@ -68,9 +69,12 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def row(trial: Trial, average: float, **changes: Any) -> dict[str, Any]:
+def shares(average: float) -> dict[str, Any]:
+    return {"average": average, "worst_group": average - 0.1, "group_mean": average, "groups": {}}
+
+
+def row(trial: Trial, average: float, last: float | None = None, **changes: Any) -> dict[str, Any]:
     """A row of `trial` as the runner writes it."""
-    metrics = {"average": average, "worst_group": average - 0.1, "group_mean": average, "groups": {}}
     return {
         "key": trial.key,
         "study": trial.study,
@@ -80,7 +84,8 @@ def row(trial: Trial, average: float, **changes: Any) -> dict[str, Any]:
         "seed": trial.seed,
         "config": {name: value for name, value in trial.config.flat().items() if name not in ("seed", "data_path")},
         "split": "test",
-        "metrics": metrics,
+        "metrics": shares(average),
+        **({} if last is None else {"last_metrics": shares(last)}),
         "seconds": 10.0,
         "hardware": "a machine",
         "versions": {"python": "3.99", "torch": "9.9"},
@@ -117,16 +122,65 @@ def test_rows_of_any_study_count_where_they_tell_of_the_same_run(small: Path) ->
     assert any("there is no MNIST" in why for why in left.obstacles.values())
 
 
+def test_rows_of_other_studies_do_not_count_for_what_stands_alone(small: Path) -> None:
+    text = SMALL.replace("seeds = 2\n[[arm]]", "seeds = 2\nalone = true\n[[arm]]")
+    (small / "reproductions" / "01-small.toml").write_text(text, encoding="utf-8")
+    found = load_reproduction("small")
+    one, two = found.cells[0].trials
+    rows = [row(one, 0.67, study="another", key="k1"), row(two, 0.7)]
+    assert measure(found, rows)[0].values("average") == [0.7]
+    assert one.key in missing(found, rows, {"": str(small / "nowhere")}).obstacles
+    assert measure(replace(found, alone=False), rows)[0].values("average") == [0.67, 0.7]
+
+
+def test_trials_are_run_seed_by_seed(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduce_rows, "data_obstacle", lambda dataset, path: None)
+    monkeypatch.setattr(reproduce_rows, "obstacle", lambda config, path: None)
+    found = load_reproduction("small")
+    left = missing(found, [row(found.cells[1].trials[0], 0.7)], {})
+    order = [(trial.seed, trial.config.pairs) for trial in left.trials["small", "colored_mnist"]]
+    assert order == [(0, 40), (1, 40), (1, 124)]
+
+
+def test_a_cell_may_be_the_mean_over_data_sets(small: Path) -> None:
+    """Of the seeds that have a row of each."""
+    found = load_reproduction("small")
+    cell = found.cells[0]
+    other = tuple(replace(trial, dataset="colored_mnist_clean") for trial in cell.trials)
+    both = replace(cell, trials=(*cell.trials, *other))
+    rows = (row(cell.trials[0], 0.6), row(cell.trials[1], 0.7), row(other[1], 0.8, collapse="the loss is NaN"))
+    measured = Measured(both, rows)
+    assert measured.values("average") == pytest.approx([0.75])
+    assert measured.collapsed == 1
+    line = cells(table_of(found, [measured]).markdown(), "40 pairs")
+    assert (line[0], line[11:13]) == ("ColoredMNIST", ["1 of 2", "1"])
+
+
+def test_the_last_epoch_stands_beside_what_training_environments_select(small: Path) -> None:
+    found = load_reproduction("small")
+    cell = found.cells[0]
+    by_rule = Measured(cell, (row(cell.trials[0], 0.7, last=0.6),))
+    others = tuple(replace(t, config=t.config.with_changes(selection="last")) for t in cell.trials)
+    without = Measured(replace(cell, name="others", trials=others), (row(others[0], 0.7, last=0.6),))
+    page = table_of(found, [by_rule, without]).markdown()
+    assert cells(page, "40 pairs")[4:6] == ["70.0", "60.0"]
+    assert cells(page, "others")[4:6] == ["70.0", "–"]
+    assert "*Last epoch*" in page
+    assert "ast epoch" not in table_of(found, [without]).markdown()
+    assert "ast epoch" not in table_of(replace(found, metrics=("cost",)), [by_rule]).markdown()
+
+
 def test_the_table_sets_ours_beside_the_papers(small: Path) -> None:
     found = load_reproduction("small")
     first, second = found.cells[0], found.cells[1]
-    rows = [row(first.trials[0], 0.66), row(first.trials[1], 0.70), row(second.trials[0], 0.712)]
+    rows = [row(first.trials[0], 0.66, last=0.6), row(first.trials[1], 0.70, last=0.6), row(second.trials[0], 0.712)]
     table = table_of(found, measure(found, rows))
     page = table.markdown()
     # 66 and 70 %: mean 68, deviation sqrt(8) = 2.8; the paper has 67.6 ± 1.5
-    assert cells(page, "40 pairs")[3:7] == ["68.0 ± 2.8", "67.6 ± 1.5", "+0.4", "58.0 ± 2.8"]
-    assert cells(page, "40 pairs")[7:12] == ["0.1 %", "2", "0", "a machine", "`0123456`"]
-    assert cells(page, "124 pairs")[3:9] == ["71.2", "71.2 ± 0.6", "+0.0", "61.2", "0.3 %", "1 of 2"]
+    accuracy, worst = ["68.0 ± 2.8", "60.0 ± 0.0", "67.6 ± 1.5", "+0.4"], ["58.0 ± 2.8", "50.0 ± 0.0"]
+    assert cells(page, "40 pairs")[2:10] == ["recolored", "paper", *accuracy, *worst]
+    assert cells(page, "40 pairs")[10:15] == ["0.1 %", "2", "0", "a machine", "`0123456`"]
+    assert cells(page, "124 pairs")[4:12] == ["71.2", "–", "71.2 ± 0.6", "+0.0", "61.2", "–", "0.3 %", "1 of 2"]
     assert cells(page, "IPG, 388 pairs")[-1] == "not run: needs patience"
     assert cells(page, "IPG, ResNet-50")[-1].startswith("not run: needs ImageNet weights of ResNet-50")
     assert "torch 9.9" in page
@@ -135,6 +189,7 @@ def test_the_table_sets_ours_beside_the_papers(small: Path) -> None:
     assert float(ours["mean"]) == pytest.approx(68)
     assert float(ours["difference"]) == pytest.approx(0.4)
     assert (ours["paper trials"], ours["version"]) == ("10", "whole")
+    assert float(ours["last epoch mean"]) == pytest.approx(60)
     assert records["IPG, 388 pairs", "average"]["mean"] == ""
 
 
@@ -144,14 +199,14 @@ def test_seeds_that_broke_off_count_as_collapsed(small: Path) -> None:
     one, two = found.cells[0].trials
     collapsed = row(one, 0.66, collapse="the model has collapsed")
     page = table_of(found, measure(found, [collapsed, row(two, 0.70)])).markdown()
-    assert cells(page, "40 pairs")[3] == "68.0 ± 2.8"
-    assert cells(page, "40 pairs")[8:10] == ["2", "1"]
+    assert cells(page, "40 pairs")[4] == "68.0 ± 2.8"
+    assert cells(page, "40 pairs")[11:13] == ["2", "1"]
     assert "*Collapsed*: seeds that predict one class for every image, or whose training broke off." in page
     empty = {"average": None, "worst_group": None, "group_mean": None, "groups": {}}
     broken = row(two, 0.0, collapse="the loss is NaN", metrics=empty)
     page = table_of(found, measure(found, [collapsed, broken])).markdown()
-    assert cells(page, "40 pairs")[3:7] == ["–", "67.6 ± 1.5", "–", "–"]
-    assert cells(page, "40 pairs")[8:10] == ["2", "2"]
+    assert cells(page, "40 pairs")[4:9] == ["–", "–", "67.6 ± 1.5", "–", "–"]
+    assert cells(page, "40 pairs")[11:13] == ["2", "2"]
 
 
 def test_the_verdict_counts_what_the_spreads_allow(small: Path) -> None:
@@ -180,6 +235,19 @@ def test_a_figure_counts_once_and_the_papers_settings_decide(small: Path) -> Non
     figures = {name: replace(figure, count=None) for name, figure in ours.cell.figures.items()}
     untold = replace(ours, cell=replace(ours.cell, figures=figures))
     assert "(with too little told to judge: 1 ours below)." in verdict([untold])
+
+
+@pytest.mark.parametrize("other", [{"model": "small_cnn"}, {"data": "celeba_subset"}])
+def test_another_network_or_a_subset_is_not_what_the_paper_ran(small: Path, other: dict[str, Any]) -> None:
+    cell = load_reproduction("small").cells[0]
+    assert cell.by_the_paper
+    trials = tuple(
+        replace(trial, dataset=other.get("data", trial.dataset), config=trial.config.with_changes(**other))
+        for trial in cell.trials
+    )
+    cell = replace(cell, trials=trials)
+    told = verdict([Measured(cell, tuple(row(trial, 0.7) for trial in trials))])
+    assert "1 of 1, 0 of them by the paper's own settings" in told
 
 
 def test_a_page_is_filled_and_checked(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,12 +331,13 @@ def test_cost_is_time_over_erm_on_the_same_machine(small: Path) -> None:
     assert step_table(small) is None
 
 
-@pytest.mark.parametrize("apart", [{"config": {"engine": "compiled"}}, {"validation_curve": [0.5]}])
+@pytest.mark.parametrize("apart", [{"config": {"engine": "compiled"}}, {"curve": [None, 0.5]}])
 def test_cost_is_that_over_erm_run_alike(small: Path, apart: dict[str, Any]) -> None:
     """An engine of its own, or the split evaluated at the end alone, takes less time whatever the method."""
     (file,) = Path(reproduce_plan.__file__).with_name("reproductions").glob("*-runtime.toml")
     plain = reproduce_plan.read_reproduction(file, "runtime").cells[0]
     rows = [row(trial, 0.1, seconds=seconds) for trial, seconds in zip(plain.trials[:2], (8.0, 4.0), strict=True)]
+    rows[0]["curve"] = [0.4, 0.5]
     rows[1] |= apart
     (priced,) = with_cost([Measured(plain, tuple(rows))])
     assert priced.values("cost") == [1.0, 1.0]  # each beside itself

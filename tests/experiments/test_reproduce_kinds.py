@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,20 @@ def test_settings_that_a_search_found_stand_beside_the_papers(tmp_path: Path) ->
     assert lines[0][:4] == ("ColoredMNIST", "paper", "0.5", "0")
     assert lines[1][:4] == ("ColoredMNIST", "ours", "0.3", "0")
     assert lines[3][-1] == "not run"
+
+
+def test_a_search_runs_by_the_engine_asked_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the settings name one, as those of the small version do."""
+    asked: list[str] = []
+    monkeypatch.setattr("ipg.experiments.search.run.make_plan", lambda config, **_: asked.append(config.engine))
+    monkeypatch.setattr("ipg.experiments.search.run.search", lambda plan, home, **_: None)
+    monkeypatch.setattr("ipg.experiments.reproduce.search.data_obstacle", lambda dataset, path: None)
+    monkeypatch.setattr("ipg.experiments.reproduce.search.obstacle", lambda config, path: None)
+    reproduce("hyperparameters", replace(place, engine="captured"))
+    assert set(asked) == {"captured"}
+    asked.clear()
+    reproduce("hyperparameters", replace(place, engine="captured"), quick=True)
+    assert asked == ["eager"]
 
 
 @pytest.mark.slow

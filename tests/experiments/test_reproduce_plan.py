@@ -53,6 +53,38 @@ def test_every_cell_of_the_paper_is_reproduced_or_quoted() -> None:
     assert set(published()) - shown == set()
 
 
+def test_fishrs_figure_stands_beside_the_mean_over_its_test_environments() -> None:
+    cells = [cell for cell in load_reproduction("accuracy_colored_mnist").cells if "Fishr" in cell.name]
+    (shown,) = [cell for cell in cells if cell.figures]
+    assert shown.figures["average"].mean == 68.8
+    assert {trial.dataset for trial in shown.trials} == {f"colored_mnist_test{n}" for n in range(3)}
+    assert len(shown.trials) == 30
+
+
+def test_one_run_is_one_trial_whatever_it_is_called() -> None:
+    """Continuous correction at tau 0 is IPG."""
+    found = load_reproduction("ablation")
+    methods = {(trial.dataset, trial.method) for trial in found.trials}
+    assert ("colored_mnist", "ipg") in methods or ("colored_mnist", "continuous") in methods
+    assert not {("colored_mnist", "ipg"), ("colored_mnist", "continuous")} <= methods
+    assert {("waterbirds100_reverse", "ipg"), ("waterbirds100_reverse", "continuous")} <= methods  # tau 0.5
+
+
+def test_a_threshold_that_is_compared_can_be_met() -> None:
+    cells = [cell for cell in load_reproduction("ablation_beyond").cells if cell.name.startswith("violated when")]
+    shares = [(config.tau * config.pair_batch) % 1 for cell in cells for config in [cell.trials[0].config]]
+    assert len(cells) == 3
+    assert shares == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["runtime", "sparse"])
+def test_what_is_timed_stands_alone_and_evaluates_as_often_as_erm(name: str) -> None:
+    found = load_reproduction(name)
+    assert found.alone
+    for dataset in {trial.dataset for trial in found.trials}:
+        assert len({trial.config.selection for trial in found.trials if trial.dataset == dataset}) == 1
+
+
 def test_what_varies_makes_cells_on_every_data_set(tmp_path: Path) -> None:
     found = read_reproduction(write(tmp_path, SMALL), "small")
     assert [(cell.dataset, cell.name) for cell in found.cells] == [

@@ -61,6 +61,14 @@ def test_a_row_is_of_the_selected_epoch(trial: Callable[..., Trial]) -> None:
     assert row["metrics"] == {**selected["test"], "pair_disagreement": selected["pair_disagreement"]}
     assert row["last_metrics"]["average"] == outcome.rows[-1]["test"]["average"]
     assert row["validation_curve"] == [epoch["validation"]["average"] for epoch in outcome.rows]
+    kept, last = (outcome.rows[number - 1]["test"]["average"] for number in (selected["epoch"], 6))
+    told = {selected["epoch"]: kept, 6: last}
+    assert row["curve"] == [told.get(epoch) for epoch in range(1, 7)]
+
+
+def test_a_rule_that_rewards_the_shortcut_has_every_epoch_told(trial: Callable[..., Trial]) -> None:
+    one = trial("erm", selection="training_environments", epochs=3)
+    assert run_trial(one)["curve"] == [epoch["test"]["average"] for epoch in train(one.config, gather(one.config)).rows]
 
 
 def test_predictions_decode_to_the_predictions(trial: Callable[..., Trial]) -> None:

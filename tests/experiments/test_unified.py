@@ -16,7 +16,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from ipg.config import ConfigError
+from ipg.config import ConfigError, RunConfig
 from ipg.data.table import ImageTable
 from ipg.experiments.arms import arms_of
 from ipg.experiments.runner import read_rows, run_study
@@ -24,7 +24,7 @@ from ipg.experiments.study import STUDIES, Trial, find_study, load_study
 from ipg.experiments.tables.long import results_page
 from ipg.experiments.tables.rows import measured
 from ipg.experiments.unified import run
-from ipg.experiments.unified.plan import Contender, Protocol, configurations, draw, load_protocol
+from ipg.experiments.unified.plan import Contender, Protocol, configurations, draw, load_protocol, space_of
 from ipg.experiments.unified.run import main, worth
 from ipg.methods import METHODS, method_class
 from ipg.methods.options import option_defaults
@@ -63,14 +63,15 @@ def test_a_tuning_study_never_asks_for_test_images(dataset: str) -> None:
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_all_but_a_methods_own_settings_is_shared(dataset: str) -> None:
-    """What a run is told differs in what the method's space or the list of contenders names, and in nothing else."""
+    """What a run is told differs in what the contender's space or the list of contenders names, and in nothing else."""
     protocol = load_protocol(dataset)
     base = find_study(f"{dataset}_unified_tuning").trials[0].config
     given = {name for contender in protocol.contenders for name in settings_of(contender.config)}
     for trial in find_study(f"{dataset}_unified_tuning").trials:
         flat, shared = trial.config.flat(), base.flat()
         differs = {name for name in flat if flat[name] != shared.get(name)} - {"method"}
-        assert differs <= given | set(method_class(trial.method).space), trial.title
+        drawn = [set(space_of(protocol, one)) for one in protocol.contenders if one.method == trial.method]
+        assert differs <= given.union(*drawn), trial.title
 
 
 def test_every_method_that_can_competes_on_colored_mnist() -> None:
@@ -102,17 +103,17 @@ def inside(value: Any, range_: Range) -> bool:
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_configurations_are_the_defaults_and_draws_from_the_methods_space(dataset: str) -> None:
+def test_configurations_are_the_defaults_and_draws_from_the_contenders_space(dataset: str) -> None:
     protocol = load_protocol(dataset)
     for contender in protocol.contenders:
-        method = method_class(contender.method)
+        method, space = method_class(contender.method), space_of(protocol, contender)
         found = [settings_of(config) for config in configurations(protocol, contender)]
-        usual = {**option_defaults(method), **settings_of(contender.config)}
-        assert all(found[0][name] == usual[name] for name in method.space if name in usual)
+        usual = {**protocol.base, **option_defaults(method), **settings_of(contender.config)}
+        assert all(found[0][name] == usual[name] for name in space if name in usual)
         for drawn in found[1:]:
-            assert all(inside(drawn[name], range_) for name, range_ in method.space.items()), drawn
+            assert all(inside(drawn[name], range_) for name, range_ in space.items()), drawn
             assert all(float(f"{v:.3g}") == v for v in drawn.values() if isinstance(v, float))
-            assert drawn.get("alpha", 0) * protocol.base.get("every", 4) < 1
+            assert drawn.get("alpha", 0) * contender.config.get("every", protocol.base["every"]) < 1
         assert len({json.dumps(one, sort_keys=True) for one in found}) == len(found)
 
 
@@ -125,8 +126,25 @@ def test_as_many_configurations_as_the_protocol_grants_or_the_space_has() -> Non
         "pair_augmentation": 4,
         "lff": 4,
         "dair": 12,  # two contenders
+        "ipg": 12,
     }
     assert counts == {name: expected[name] for name in counts}
+
+
+def test_values_of_the_protocol_stand_in_for_ranges_of_the_method() -> None:
+    """A contender's own come first, then the method's; those of the data set are for who has none and fixes none."""
+    protocol = replace(SMALL, values={"learning_rate": (1e-3, 1e-2), "batch": (16, 32)})
+    irm = Contender("irm", values={"anneal": (1, 7)})
+    own = method_class("irm").space
+    assert own["anneal"] != Choice((1, 7))
+    rates, batches = Choice((1e-3, 1e-2)), Choice((16, 32))
+    assert space_of(protocol, irm) == {**own, "anneal": Choice((1, 7)), "learning_rate": rates, "batch": batches}
+    assert space_of(protocol, Contender("erm", {"batch": 8})) == {"learning_rate": rates}
+    assert space_of(protocol, Contender("epg"))["learning_rate"] == method_class("epg").space["learning_rate"]
+    drawn = configurations(replace(protocol, configurations=5), Contender("erm", {"batch": 8}))
+    assert drawn[0]["learning_rate"] == RunConfig().learning_rate
+    assert {one["learning_rate"] for one in drawn[1:]} == {1e-3, 1e-2}
+    assert all(one["batch"] == 8 for one in drawn)
 
 
 def test_a_default_outside_of_the_space_is_a_configuration_of_its_own() -> None:
@@ -394,3 +412,12 @@ def test_every_configuration_trains(dataset: str, make_table: Callable[..., Imag
         else:
             assert math.isfinite(outcome.rows[0]["train"]["task_loss"])
     assert not failed
+
+
+def test_a_run_that_went_wrong_is_chosen_only_where_all_did() -> None:
+    """One class for every image is right for half of them, more than an honest network that trusts the colour."""
+    honest, constant = metrics_of(0.42), metrics_of(0.5)
+    constant["groups"] = {"0, red": {"accuracy": 1.0, "count": 5}, "1, red": {"accuracy": 0.0, "count": 5}}
+    rows = [{"metrics": constant}, {"metrics": honest}, {"metrics": metrics_of(0.6), "collapse": "it collapsed"}]
+    assert run.best_of("search", rows) == 1
+    assert run.best_of("search", [rows[0], rows[2]]) == 1

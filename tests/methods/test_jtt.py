@@ -120,3 +120,10 @@ def test_options_out_of_range(config: RunConfig, table: ImageTable, name: str, v
     given = config.with_changes(options={name: value})
     with pytest.raises(ValueError, match=f"option {name}={value!r}: expected a whole number, at least"):
         train(given, gather(given, table=table))
+
+
+@pytest.mark.parametrize(("epochs", "first", "expected"), [(5, 1, 60), (5, 2, 120), (2, 4, 300)])
+def test_the_first_stage_warms_up_for_the_same_share(epochs: int, first: int, expected: int) -> None:
+    given = RunConfig(method="jtt", epochs=epochs, warmup=300, options={"first_epochs": first})
+    before = Jtt.first_stage(given)
+    assert (before.epochs, before.warmup) == (first, expected)

@@ -7,23 +7,25 @@ Two things tell which trial a row is of:
     same_run    whether the row's data, method, seed and settings, as they came out, are what the trial asks for: for
                 rows that another study, or the same one in other words, has made under another key, or under none.
                 Reproductions, which take rows of any study, know rows by it alone.
+    run_of      what a trial comes to, as something that can be a key: two trials that have the same are one run.
 """
 
 from __future__ import annotations
 
 import statistics
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from ipg.config import RunConfig
 from ipg.evaluation.spread import Spread, spread
 from ipg.experiments.study import ADDED, ELSEWHERE, Study, Trial, own_options
 
 __all__ = [
-    "Arm", "Figure", "Spread", "arms_of", "broke_off", "collapsed", "figure_of", "published", "same_run", "spread",
-    "unmeasured", "went_wrong",
+    "Arm", "Figure", "Spread", "arms_of", "broke_off", "collapsed", "figure_of", "published", "run_of", "same_run",
+    "spread", "unmeasured", "went_wrong",
 ]  # fmt: skip
 
 Row = Mapping[str, Any]
@@ -183,7 +185,7 @@ def _settings(trial: Trial) -> dict[str, Any]:
 
 
 def _is_of(row: Row, trial: Trial) -> bool:
-    return row["protocol"] == trial.protocol and same_run(row, trial)
+    return (row["method"], row["protocol"]) == (trial.method, trial.protocol) and same_run(row, trial)
 
 
 def same_run(row: Row, trial: Trial) -> bool:
@@ -193,13 +195,40 @@ def same_run(row: Row, trial: Trial) -> bool:
     that the trial leaves at their defaults. A setting that is new since the row was written does not part them, unless
     the trial has another value than all had before (see `ADDED`). What a trial leaves to `auto` agrees with what came
     of it, and a network that it does not name with those that are chosen for data; `every="auto"` is a pace of its
-    own, which stays `auto`.
+    own, which stays `auto`. Methods that come to IPG by their settings are IPG (see `_comes_to`).
     """
-    if any(row[name] != getattr(trial, name) for name in ("dataset", "method", "seed")):
+    if any(row[name] != getattr(trial, name) for name in ("dataset", "seed")):
         return False
-    config = {**ADDED, **row["config"]}
-    asked = _settings(trial) | own_options(trial.config)
+    if row["method"] != trial.method and not {row["method"], trial.method} <= {"ipg", *_IPG_BY_SETTINGS}:
+        return False
+    made, config = _comes_to(row["method"], {**ADDED, **row["config"]})
+    method, asked = _comes_to(trial.method, _settings(trial) | own_options(trial.config))
+    if made != method:
+        return False
     return all(_agree(name, value, config[name], trial) for name, value in asked.items() if name in config)
+
+
+def run_of(trial: Trial) -> Hashable:
+    """What tells runs apart: data, seed, and the method and settings that the trial comes to."""
+    method, settings = _comes_to(trial.method, _settings(trial) | own_options(trial.config))
+    return trial.dataset, trial.seed, method, repr(sorted(settings.items()))
+
+
+_IPG_BY_SETTINGS = ("continuous", "ipg_ablated")
+
+
+def _comes_to(method: str, settings: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The method and settings of the same run in plain words.
+
+    Continuous correction is IPG with tau 0 and `>=`, whatever it is told; the ablated IPG with nothing ablated is IPG.
+    """
+    if method == "continuous":
+        return "ipg", {**settings, "method": "ipg", "tau": 0.0, "strict": False}
+    if method == "ipg_ablated":
+        nothing = own_options(RunConfig(method=method))
+        if all(settings.get(name, value) == value for name, value in nothing.items()):
+            return "ipg", {k: "ipg" if k == "method" else v for k, v in settings.items() if k not in nothing}
+    return method, settings
 
 
 def _agree(name: str, asked: Any, came: Any, trial: Trial) -> bool:

@@ -68,7 +68,7 @@ class Dair(Method):
     summary: ClassVar[str] = "DAIR: images and recoloured copies of them, their losses drawn together."
     cost: ClassVar[str] = "2"
     Options: ClassVar[type] = DairOptions
-    space: ClassVar[Mapping[str, Range]] = {"weight": LogUniform(1.0, 100.0)}
+    space: ClassVar[Mapping[str, Range]] = {"weight": LogUniform(10.0, 100.0)}
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

@@ -90,16 +90,17 @@ class EvaE(Erm):
         """Put a last layer on `model` that is fitted to the training images without the erased channels."""
         options, table = cast(EvaEOptions, self.options), cast(ImageTable, self.setup.table)
         head = find_head(model)
-        inputs, label = features(model, table.images).double().cpu(), table.label.cpu()
-        weight = head.weight.detach().double().cpu()
-        bias = weight.new_zeros(len(weight)) if head.bias is None else head.bias.detach().double().cpu()
+        inputs = features(model, table.images).double()
+        label = table.label.to(inputs.device)
+        weight = head.weight.detach().double()
+        bias = weight.new_zeros(len(weight)) if head.bias is None else head.bias.detach().double()
         energy = energies(inputs, label, weight, bias, options.evidence)
-        judged = features(model, validation.images).double().cpu()
+        judged = features(model, validation.images).double()
         best, found = -1.0, (weight, bias)
         for share in SHARES:
             kept = kept_channels(energy, share)
             weight, bias = fit_kept(inputs, label, kept, penalty=options.penalty, biased=head.bias is not None)
-            right = (judged @ weight.T + bias).argmax(dim=1) == validation.label.cpu()
+            right = (judged @ weight.T + bias).argmax(dim=1) == validation.label.to(inputs.device)
             if (value := _worth(right.double(), validation, options.judge)) > best:
                 best, found = value, (weight, bias)
         with torch.no_grad():
@@ -156,5 +157,5 @@ def _worth(right: Tensor, table: ImageTable, judge: str) -> float:
     """Accuracy on average or in the worst group that has images."""
     if judge == "average":
         return float(right.mean())
-    shares, counts = means_by(right, table.group.cpu(), len(table.group_names))
+    shares, counts = means_by(right, table.group.to(right.device), len(table.group_names))
     return float(shares[counts > 0].min())

@@ -6,9 +6,10 @@ gets wrong, the second, begun anew, is trained on
 
     D ∪ E ∪ … ∪ E    (λ copies of E, so that its images come λ + 1 times a pass)
 
-Differs from the paper: the first stage has the settings of the second but for its number of epochs, and both begin
-from the same weights. Group labels select the epoch alone, if the run's selection rule says so. Where the shortcut
-never fails in training, as in Waterbirds-100, E may be almost empty: the run is then plain training.
+Differs from the paper: the first stage has the settings of the second but for its number of epochs and a warm-up as
+much shorter, and both begin from the same weights. Group labels select the epoch alone, if the run's selection rule
+says so. Where the shortcut never fails in training, as in Waterbirds-100, E may be almost empty: the run is then plain
+training.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ class Jtt(Erm):
 
     @classmethod
     def first_stage(cls, config: RunConfig) -> RunConfig:
-        """Plain training for T epochs, the last one kept."""
+        """Plain training for T epochs, the last one kept; it warms up for the same share of its iterations."""
         epochs = parse_options(cls, config.options).first_epochs
-        return config.with_changes(method="erm", options={}, epochs=epochs, selection="last")
+        warmup = config.warmup * epochs // max(epochs, config.epochs)
+        return config.with_changes(method="erm", options={}, epochs=epochs, warmup=warmup, selection="last")
 
     @classmethod
     def learn(cls, first: nn.Module, table: ImageTable, options: Any, *, autocast: torch.dtype | None) -> Sampling:

@@ -23,7 +23,7 @@ from ipg.evaluation.groups import evaluate
 from ipg.experiments.ablations import gather_trial
 from ipg.experiments.attempt import Tell
 from ipg.experiments.study import ELSEWHERE, Trial
-from ipg.guidance import Guidance
+from ipg.guidance import CollapseError, Guidance, NonFiniteError
 from ipg.methods.optimizers import load_optimizer
 from ipg.seeds import derive_seed
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
@@ -71,18 +71,23 @@ class FullBatch:
         return len(self.curves["task_loss"])
 
     def step(self) -> None:
-        """One epoch: the correction from all pairs, then the task update from all images."""
+        """One epoch: the correction from all pairs, then the task update from all images.
+
+        Raises:
+            CollapseError: all images of the pairs have stood on one point for long; the curves end before.
+            NonFiniteError: a gradient is no longer a number; the curves end before.
+        """
         self.optimizer.zero_grad()
         correction = self.guide.correct(self.pairs.batch(slice(None)))
         loss = self._accumulate()
         report = self.guide.rescale(correction, loss)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        self.guide.check()
         told = report.numbers()
         values = (told["task_loss"], told["alignment"] + told["uniformity"], told["disagreement"])
         for name, value in zip(CURVES, values, strict=True):
             self.curves[name].append(round(value, 6))
-        self.guide.check()
 
     def _accumulate(self) -> Tensor:
         """Leave the gradient of the mean loss of all images, weighted by class, and return that loss."""
@@ -116,16 +121,24 @@ class FullBatch:
 def run_dynamics(
     trial: Trial, *, metrics_split: str = "test", folder: Path | None = None, tell: Tell | None = None
 ) -> dict[str, Any]:
-    """Run one trial in full batch; its row has the losses of every epoch. A run found in `folder` goes on."""
+    """Run one trial in full batch; its row has the losses of every epoch. A run found in `folder` goes on.
+
+    A run that collapses, or whose loss is no longer a number, has a row, too: that of the network as it stands, with
+    the losses until then.
+    """
     config = trial.config
     device = resolve_device(config.device)
     materials = gather_trial(config)
     seed_generators(derive_seed(config.seed, "training"), device)
     with numerics(config, device):
         run = FullBatch(config, materials, device)
-        for share in _train(run, folder):
-            if tell is not None:
-                tell(share)
+        collapse = {}
+        try:
+            for share in _train(run, folder):
+                if tell is not None:
+                    tell(share)
+        except (CollapseError, NonFiniteError) as error:
+            collapse = {"collapse": str(error)}
         part = materials.table.part(metrics_split).to(device)
         metrics = evaluate(run.model.eval(), part)
     run.guide.tap.remove()
@@ -135,7 +148,8 @@ def run_dynamics(
         "config": settled,
         "split": metrics_split,
         "kind": "dynamics",
-        "metrics": {**metrics, "task_loss": min(run.curves["task_loss"])},
+        **collapse,
+        "metrics": {**metrics, "task_loss": min(run.curves["task_loss"], default=None)},
         "curves": run.curves,
         "seconds": round(run.seconds, 3),
         **provenance(device),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ipg.experiments.arms import broke_off
 from ipg.experiments.reproduce.dynamics import CURVES
 from ipg.experiments.reproduce.plan import Reproduction, title_of
 from ipg.experiments.reproduce.rows import Measured
@@ -16,6 +18,8 @@ from ipg.report.figures.grid import GridCell, draw_grid, grid_data
 __all__ = ["dynamics_figures", "figures_of"]
 
 AXES = {"pairs": "pairs", "alpha": "α", "tau": "τ", "every": "k", "corrupted": "corrupted"}
+BROKEN = ("other-2", "other-3", "other-4", "other-5", "other-6")
+"""Colours of seeds that broke off."""
 PROTOCOLS = {"paper": "the paper's settings", "ours": "our settings"}
 
 
@@ -98,18 +102,33 @@ def _grid(reproduction: Reproduction, dataset: str, cells: Sequence[Measured]) -
 
 
 def dynamics_figures(reproduction: Reproduction, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Task loss, corrective loss and disagreement by epoch, mean and spread over the seeds."""
-    if not rows:
+    """Task loss, corrective loss and disagreement by epoch, mean and spread over the seeds.
+
+    Seeds that broke off have no part in the mean, which would change with their end: each has a line of its own.
+    """
+    whole = [row for row in rows if not broke_off(row)]
+    broken = sorted(
+        (row for row in rows if broke_off(row) and row["curves"][CURVES[0]]),
+        key=lambda row: len(row["curves"][CURVES[0]]),
+        reverse=True,
+    )
+    if not whole and not broken:
         return {}
     titles = {"task_loss": "Task loss", "corrective_loss": "Corrective loss", "disagreement": "Disagreeing pairs"}
     data = title_of(rows[0]["dataset"])
     detail = f"Quick version on {data}, {len(rows)} seeds" if reproduction.quick else f"{data}, {len(rows)} seeds"
+    if lost := len(rows) - len(whole):
+        detail += f", {lost} of them broken off"
     found = {}
     for slot, name in zip(("after", "before", "other-1"), CURVES, strict=True):
-        curves = [row["curves"][name] for row in rows]
-        least = min(min(curve) for curve in curves)
+        values = {"mean ± standard deviation": [row["curves"][name] for row in whole]} if whole else {}
+        for row in broken:
+            curve = row["curves"][name]
+            values[f"seed {row['seed']}, broken off after {len(curve)} epochs"] = [curve]
+        least = min(min(curve) for curves in values.values() for curve in curves)
         line = (least, f"least of all seeds, {least:.3f}") if name == "task_loss" else None
-        title, values = f"{titles[name]} in full batch", {"mean ± standard deviation": curves}
-        panel = bands_data(title, values, line=line, slots=[slot], detail=detail)
+        title = f"{titles[name]} in full batch"
+        slots = [*([slot] if whole else []), *itertools.islice(itertools.cycle(BROKEN), len(broken))]
+        panel = bands_data(title, values, line=line, slots=slots, detail=detail)
         found[f"{reproduction.name}-{name}"] = draw_bands(panel, name=name.replace("_", "-"))
     return found

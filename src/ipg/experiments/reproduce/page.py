@@ -57,9 +57,9 @@ def _section(reproduction: Reproduction, results: Path) -> str:
 def verdict(measured: Sequence[Measured]) -> str:
     """How many of the paper's figures are measured, and how ours lie to them.
 
-    A figure counts once, however many settings stand beside it; those of the paper decide, where they are measured, and
-    else the first. Ours and the paper's agree where their means differ by no more than two standard errors of the
-    difference, which needs the spread and the number of trials of both.
+    A figure counts once, however many settings stand beside it; those of the paper, on its data and network, decide
+    where they are measured, and else the first. Ours and the paper's agree where their means differ by no more than two
+    standard errors of the difference, which needs the spread and the number of trials of both.
     """
     beside: dict[Figure, list[tuple[Measured, str]]] = {}
     for found in measured:
@@ -73,7 +73,7 @@ def verdict(measured: Sequence[Measured]) -> str:
     counts: Counter[tuple[bool, str]] = Counter()
     by_the_paper = 0
     for figure, places in beside.items():
-        done = [(found.cell.protocol != "paper", ours) for found, metric in places if (ours := found.spread(metric))]
+        done = [(not found.cell.by_the_paper, ours) for found, metric in places if (ours := found.spread(metric))]
         if not done:
             continue
         by_others, ours = min(done, key=lambda place: place[0])  # of equal ones the first

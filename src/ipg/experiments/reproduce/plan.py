@@ -5,6 +5,8 @@
     claim = "…"                         # what the paper says of it
     metrics = ["average"]               # what is compared; the first is drawn
     figure = "boxes"                    # boxes, grid or none
+    alone = true                        # its rows are its own: those of other studies do not count, as where times are
+                                        # compared, which have to be measured side by side
     [[arm]]
     name = "{pairs} pairs"              # braces: what `vary` varies
     paper = "IPG, {pairs} pairs"        # the cell of the paper's table, where it has one
@@ -14,7 +16,8 @@
     config = { … }                      # over those
     vary = { pairs = [40, 124] }        # every combination is a cell
     study = { name = "…", dataset = "…" }   # in place of config and vary: the arm of a study, whose rows count; with
-                                        # config = { … } the one of several that has these settings
+                                        # config = { … } the one of several that has these settings; with
+                                        # datasets = [ … ] in place of dataset the mean over them, seed by seed
     [[quoted]]                          # rows of the paper that are not run
     paper = "NCM"
     needs = "frozen CLIP features"
@@ -25,14 +28,14 @@ Arms become trials as those of a study do. A file with another `kind` is run by 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from ipg.config import ConfigError, read_toml
-from ipg.experiments.arms import Figure, published
+from ipg.experiments.arms import Figure, published, run_of
 from ipg.experiments.study import Trial, arm_trials, find_study
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
@@ -43,8 +46,8 @@ FOLDER = Path(__file__).with_name("reproductions")
 SEEDS = 10
 _published = cache(published)
 _KEYS = (
-    "title", "paper", "claim", "kind", "metrics", "figure", "axes", "notes", "seeds", "arm", "quoted", "quick",
-    "settings",
+    "title", "paper", "claim", "kind", "metrics", "figure", "axes", "notes", "seeds", "alone", "arm", "quoted",
+    "quick", "settings",
 )  # fmt: skip
 _ARM_KEYS = (
     "name", "paper", "datasets", "protocol", "method", "config", "vary", "seeds", "network", "quick", "study",
@@ -62,11 +65,24 @@ class Cell:
     """Whose settings; `quoted` where nothing is run."""
     varied: Mapping[str, Any]
     trials: tuple[Trial, ...]
-    """A seed each; none of a cell that is quoted alone."""
+    """A seed each, or as many as it has data sets; none of a cell that is quoted alone."""
     figures: Mapping[str, Figure]
     """The paper's figures by metric."""
     needs: str | None = None
     """What a cell needs that nobody has by default."""
+
+    @property
+    def by_the_paper(self) -> bool:
+        """Whether the trials have the paper's settings on its data set and its network: no subset, no smaller one."""
+        networks = shared()["networks"]
+        return self.protocol == "paper" and all(
+            trial.dataset in networks and trial.config.model == networks[trial.dataset] for trial in self.trials
+        )
+
+    @property
+    def by_environments(self) -> bool:
+        """Whether epochs are selected by the accuracy in the training environments."""
+        return any(trial.config.selection == "training_environments" for trial in self.trials)
 
 
 @dataclass(frozen=True)
@@ -88,11 +104,17 @@ class Reproduction:
     """Of kinds that are no trials."""
     quick: bool
     """Whether this is the small version; what is small anyway has none."""
+    alone: bool = False
+    """Whether rows of other studies do not count."""
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
-        """All trials, each once."""
-        return tuple({trial.key: trial for cell in self.cells for trial in cell.trials}.values())
+        """All trials, each run once."""
+        found: dict[Hashable, Trial] = {}
+        for cell in self.cells:
+            for trial in cell.trials:
+                found.setdefault(run_of(trial), trial)
+        return tuple(found.values())
 
 
 def names() -> list[str]:
@@ -156,6 +178,7 @@ def read_reproduction(path: Path, name: str, *, quick: bool = False) -> Reproduc
         cells=tuple(cells),
         settings=settings | (content.get("quick", {}).get("settings", {}) if quick else {}),
         quick=quick and bool(content.get("arm") or content.get("quick")),
+        alone=content.get("alone", False),
     )
 
 
@@ -196,19 +219,20 @@ def _cells(name: str, content: Mapping[str, Any], arm: Mapping[str, Any], *, qui
 
 
 def _of_study(content: Mapping[str, Any], arm: Mapping[str, Any]) -> Cell:
-    """The cell of a study's arm on one data set."""
+    """The cell of a study's arm on one data set, or of its arms on several."""
     source = arm["study"]
-    wanted = source.get("config", {})
+    wanted, on = source.get("config", {}), source.get("datasets") or [source["dataset"]]
     trials = [
         trial
         for trial in find_study(source["name"]).trials
-        if (trial.dataset, trial.method, trial.protocol) == (source["dataset"], arm["method"], arm["protocol"])
+        if trial.dataset in on
+        and (trial.method, trial.protocol) == (arm["method"], arm["protocol"])
         and wanted.items() <= trial.config.flat().items()
     ]
-    where = f"the study {source['name']} has {{}} {arm['method']} ({arm['protocol']}) on {source['dataset']}"
-    if not trials:
+    where = f"the study {source['name']} has {{}} {arm['method']} ({arm['protocol']}) on {' and '.join(on)}"
+    if {trial.dataset for trial in trials} < set(on):
         raise ConfigError([where.format("no") + (f" with {wanted}" if wanted else "")])
-    if len({trial.seed for trial in trials}) < len(trials):
+    if len({(trial.dataset, trial.seed) for trial in trials}) < len(trials):
         raise ConfigError([where.format("several") + "; say by config = { … } which one is meant"])
     (dataset,) = arm["datasets"]
     figures = _figures(content, dataset, arm.get("paper", ""))

@@ -1,11 +1,15 @@
-"""What has been measured of a reproduction: rows of any study count where they tell of the same run."""
+"""What has been measured of a reproduction: rows of any study count where they tell of the same run.
+
+Of a reproduction that stands `alone`, rows of its own study alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ipg.config import RunConfig
 from ipg.data.errors import DataError
@@ -24,21 +28,34 @@ class Measured:
     cell: Cell
     rows: tuple[Row, ...]
 
-    def values(self, metric: str) -> list[float]:
-        """The metric of every seed; none where a row does not have it. The cost is of those rows that tell it."""
-        values = [row["metrics"].get(metric) for row in self.rows]
-        known = [float(value) for value in values if value is not None]
+    @property
+    def seeds(self) -> list[list[Row]]:
+        """The rows of every seed that has all of its own: one, or one a data set."""
+        asked = Counter(trial.seed for trial in self.cell.trials)
+        found: dict[int, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row["seed"], []).append(row)
+        return [rows for seed, rows in found.items() if len(rows) == asked[seed]]
+
+    def values(self, metric: str, *, last: bool = False) -> list[float]:
+        """The metric of every seed at the selected epoch or at the last, over several data sets their mean.
+
+        None where a row does not have it. The cost is of those rows that tell it.
+        """
+        place = "last_metrics" if last else "metrics"
+        values = [[row.get(place, {}).get(metric) for row in rows] for rows in self.seeds]
+        known = [statistics.fmean(of_seed) for of_seed in values if None not in of_seed]
         return known if metric == "cost" or len(known) == len(values) else []
 
-    def spread(self, metric: str) -> Spread | None:
+    def spread(self, metric: str, *, last: bool = False) -> Spread | None:
         """Mean and deviation over the seeds."""
-        values = self.values(metric)
+        values = self.values(metric, last=last)
         return spread(values) if values else None
 
     @property
     def collapsed(self) -> int:
         """Seeds that predict one class for every image, or broke off."""
-        return sum(map(went_wrong, self.rows))
+        return sum(any(map(went_wrong, rows)) for rows in self.seeds)
 
 
 def all_rows(results: Path, kind: str | None = None) -> list[Row]:
@@ -50,18 +67,27 @@ def all_rows(results: Path, kind: str | None = None) -> list[Row]:
 
 def measure(reproduction: Reproduction, rows: Iterable[Row]) -> list[Measured]:
     """Every cell with its rows. Of several rows of one run the first counts."""
-    by_name: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        by_name.setdefault((row["dataset"], row["method"], row["seed"]), []).append(row)
+    known = _Known(reproduction, rows)
     found = []
     for cell in reproduction.cells:
-        own = [_row_of(trial, by_name.get((trial.dataset, trial.method, trial.seed), ())) for trial in cell.trials]
+        own = map(known.row_of, cell.trials)
         found.append(Measured(cell, tuple(row for row in own if row is not None)))
     return found
 
 
-def _row_of(trial: Trial, rows: Sequence[Row]) -> Row | None:
-    return next((row for row in rows if same_run(row, trial)), None)
+class _Known:
+    """The rows that count for a reproduction."""
+
+    def __init__(self, reproduction: Reproduction, rows: Iterable[Row]) -> None:
+        self._rows: dict[tuple[str, int], list[Row]] = {}
+        for row in rows:
+            if not reproduction.alone or row["study"] == reproduction.name:
+                self._rows.setdefault((row["dataset"], row["seed"]), []).append(row)
+
+    def row_of(self, trial: Trial) -> Row | None:
+        """The first row of the same run."""
+        rows = self._rows.get((trial.dataset, trial.seed), ())
+        return next((row for row in rows if same_run(row, trial)), None)
 
 
 @dataclass(frozen=True)
@@ -74,13 +100,16 @@ class Missing:
 
 
 def missing(reproduction: Reproduction, rows: Iterable[Row], data_paths: Mapping[str, str]) -> Missing:
-    """The trials without a row, apart from those whose files are not there."""
-    known = list(rows)
+    """The trials without a row, apart from those whose files are not there.
+
+    Those of a data set come seed by seed, so that a run that is interrupted leaves whole tables of fewer seeds.
+    """
+    known = _Known(reproduction, rows)
     trials: dict[tuple[str, str], list[Trial]] = {}
     obstacles: dict[str, str] = {}
     asked: dict[str, str | None] = {}
-    for trial in reproduction.trials:
-        if _row_of(trial, known) is not None:
+    for trial in sorted(reproduction.trials, key=lambda trial: trial.seed):
+        if known.row_of(trial) is not None:
             continue
         path = data_paths.get(trial.dataset, data_paths.get(""))
         if trial.dataset not in asked:

@@ -4,7 +4,8 @@
     python -m ipg.experiments.reproduce --check docs/results.md    # exits 1 where it is not what the rows give
 
 `ipg reproduce` is the way in. Rows go to `results/<name>/trials.jsonl`; rows of any study count that tell of the same
-run, so nothing is run twice. The small version keeps its rows in its own folder and never touches `results`.
+run, so nothing is run twice, unless a reproduction stands alone. The small version keeps its rows in its own folder and
+never touches `results`.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
     from ipg.experiments.reproduce.search import found_settings, search_settings, search_table
 
     home = place.results / reproduction.name
-    machine: dict[str, Any] = {"workers": place.workers, "device": place.device, "console": place.console}
+    machine: dict[str, Any] = {name: getattr(place, name) for name in ("workers", "device", "engine", "console")}
     for dataset in reproduction.settings["studies"] if place.run else ():
         try:
             search_settings(reproduction, dataset, home / dataset, place.data_path(dataset), **machine)

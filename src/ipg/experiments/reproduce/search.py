@@ -38,9 +38,12 @@ def search_settings(
     *,
     workers: int | None,
     device: str,
+    engine: str,
     console: Console,
 ) -> None:
     """Search for the settings of one data set; a search that was stopped goes on.
+
+    `engine` is that of trials whose settings name none.
 
     Raises:
         DataError: a file is missing; the message says which.
@@ -56,7 +59,9 @@ def search_settings(
         data = small["data"][dataset]
         kept = {name: settings[name] for name in ("alpha", "tau", "margin", "every")}
         settings = {**small["config"], **kept, "pairs": 124}
-    config = RunConfig.from_mapping({**settings, "data": data, "data_path": path, "device": device, "seed": SEED})
+    config = RunConfig.from_mapping(
+        {"engine": engine, **settings, "data": data, "data_path": path, "device": device, "seed": SEED}
+    )
     given = ["pairs", "every", "pair_batch"]
     vary = [] if reproduction.quick else list(VARIED)
     if (why := data_obstacle(data, path) or obstacle(config, path)) is not None:

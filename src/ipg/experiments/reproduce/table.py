@@ -59,29 +59,34 @@ def table_of(reproduction: Reproduction, measured: Sequence[Measured]) -> Table:
     if reproduction.quick:  # what stands in the paper is of other data
         measured = [replace(found, cell=replace(found.cell, figures={})) for found in measured if found.cell.trials]
     quoted = [metric for metric in metrics if any(_figure(found, metric) for found in measured)]
+    last = [metric for metric in metrics if metric not in FACTORS]
+    if not any(found.cell.by_environments for found in measured):
+        last = []
+    builders = "pairs" in reproduction.axes
     shares = any(figure.share for found in measured for figure in found.cell.figures.values())
-    head = ["data", "setting", "protocol"]
+    head = ["data", "setting", *(["pairs by"] if builders else []), "protocol"]
     for metric in metrics:
-        head.append(METRICS[metric])
+        head += [METRICS[metric], *([f"{METRICS[metric]}, last epoch"] if metric in last else [])]
         head += ["paper", "difference"] if metric in quoted else []
     head += ["share of training data (paper)"] if shares else []
     head += ["seeds", "collapsed", "hardware", "commit", ""]
     lines = []
     for found in measured:
-        line = [_data(found), found.cell.name, found.cell.protocol]
+        line = [_data(found), found.cell.name, *([_builder(found)] if builders else []), found.cell.protocol]
         for metric in metrics:
-            line += _compared(found, metric, quoted=metric in quoted)
+            line += _compared(found, metric, last=metric in last, quoted=metric in quoted)
         if shares:
             known = [figure.share for figure in found.cell.figures.values() if figure.share]
             line.append(f"{known[0]:g} %" if known else NONE)
         lines.append((*line, *_source(found)))
     records = tuple(_record(reproduction, found, metric) for found in measured for metric in metrics)
-    return Table(tuple(head), tuple(lines), tuple(_notes(reproduction, measured)), text=3, records=records)
+    notes = tuple(_notes(reproduction, measured, last=bool(last)))
+    return Table(tuple(head), tuple(lines), notes, text=4 if builders else 3, records=records)
 
 
 def _record(reproduction: Reproduction, found: Measured, metric: str) -> dict[str, Any]:
     """One metric of one cell in numbers: shares in percent, factors and losses as they are."""
-    ours, figure = found.spread(metric), _figure(found, metric)
+    ours, figure, last = found.spread(metric), _figure(found, metric), _last(found, metric)
     scale = 1.0 if metric in FACTORS else 100.0
     _, collapsed, hardware, commit, note = _source(found)
     mean = None if ours is None else scale * ours.mean
@@ -93,7 +98,9 @@ def _record(reproduction: Reproduction, found: Measured, metric: str) -> dict[st
         "metric": metric,
         "mean": mean,
         "deviation": None if ours is None or ours.deviation is None else scale * ours.deviation,
-        "seeds": len(found.rows),
+        "last epoch mean": None if last is None else scale * last.mean,
+        "last epoch deviation": None if last is None or last.deviation is None else scale * last.deviation,
+        "seeds": len(found.seeds),
         "paper mean": figure.mean if figure else None,
         "paper deviation": figure.spread if figure else None,
         "paper trials": figure.count if figure else None,
@@ -107,12 +114,27 @@ def _record(reproduction: Reproduction, found: Measured, metric: str) -> dict[st
 
 def _data(found: Measured) -> str:
     """The data set that was trained on, or that the paper's figure is of."""
-    return title_of(found.cell.trials[0].dataset if found.cell.trials else found.cell.dataset)
+    trained = {trial.dataset for trial in found.cell.trials}
+    return title_of(trained.pop() if len(trained) == 1 else found.cell.dataset)
 
 
-def _compared(found: Measured, metric: str, *, quoted: bool) -> list[str]:
+def _builder(found: Measured) -> str:
+    """How the pairs were made, as the rows tell it."""
+    return " and ".join(dict.fromkeys(row["config"].get("pair_builder") or NONE for row in found.rows)) or NONE
+
+
+def _compared(found: Measured, metric: str, *, last: bool, quoted: bool) -> list[str]:
     ours, figure = found.spread(metric), _figure(found, metric)
-    return [_ours(ours, metric), *([_published(figure), _difference(ours, figure, metric)] if quoted else [])]
+    return [
+        _ours(ours, metric),
+        *([_ours(_last(found, metric), metric)] if last else []),
+        *([_published(figure), _difference(ours, figure, metric)] if quoted else []),
+    ]
+
+
+def _last(found: Measured, metric: str) -> Spread | None:
+    """Ours at the last epoch, where the selected one was chosen by the training environments."""
+    return found.spread(metric, last=True) if found.cell.by_environments else None
 
 
 def _figure(found: Measured, metric: str) -> Figure | None:
@@ -142,9 +164,9 @@ def _difference(ours: Spread | None, figure: Figure | None, metric: str) -> str:
 
 
 def _source(found: Measured) -> list[str]:
-    count, asked = len(found.rows), len(found.cell.trials)
+    count, asked = len(found.seeds), len({trial.seed for trial in found.cell.trials})
     seeds = NONE if not asked else str(count) if count == asked else f"{count} of {asked}"
-    if not count:
+    if not found.rows:
         return [seeds, NONE, NONE, NONE, _why(found)]
     hardware = " and ".join(dict.fromkeys(row["hardware"] for row in found.rows))
     commits = " and ".join(dict.fromkeys(commit_text(row["commit"]) for row in found.rows))
@@ -173,13 +195,18 @@ def quick_note(reproduction: Reproduction) -> str:
     return f"**Quick version**, not the paper's experiment: {instead}. Nothing in it compares with the paper's figures."
 
 
-def _notes(reproduction: Reproduction, measured: Sequence[Measured]) -> list[str]:
+def _notes(reproduction: Reproduction, measured: Sequence[Measured], *, last: bool) -> list[str]:
     rows = [row for found in measured for row in found.rows]
     shares = [METRICS[metric] for metric in reproduction.metrics if metric not in FACTORS]
     unit = f"{', '.join(shares).capitalize()} in percent on test images; means" if shares else "Means"
     notes = [
         f"{unit} ± standard deviation (n - 1) over seeds. *Collapsed*: {collapse_text(sum(map(broke_off, rows)))}."
     ]
+    if last:
+        notes.append(
+            "*Last epoch*: beside the epoch that the paper's rule selects on ColoredMNIST, the best in the training "
+            "environments, where the use of colour pays."
+        )
     notes += [reproduction.notes] if reproduction.notes and not reproduction.quick else []
     notes += [f"{origin(rows)}."] if rows else ["Nothing is measured yet."]
     return notes

@@ -17,7 +17,7 @@ from ipg.methods.options import option_defaults
 from ipg.methods.space import Choice, LogUniform, Range, Whole, ZeroOr
 from ipg.seeds import derive_seed
 
-__all__ = ["Contender", "Protocol", "configurations", "draw", "load_protocol"]
+__all__ = ["Contender", "Protocol", "configurations", "draw", "load_protocol", "space_of"]
 
 DATA = Path(__file__).with_name("protocol.toml")
 """The lists of contenders and what they share."""
@@ -31,6 +31,8 @@ class Contender:
 
     method: str
     config: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """From which to draw settings, in place of the method's own ranges or beside them."""
 
     @property
     def title(self) -> str:
@@ -56,6 +58,8 @@ class Protocol:
     base: Mapping[str, Any]
     """What all contenders share."""
     contenders: Sequence[Contender]
+    values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """From which to draw settings of every contender that neither fixes them nor has ranges of its own for them."""
 
     @property
     def tuning(self) -> str:
@@ -87,9 +91,9 @@ def load_protocol(dataset: str, path: Path = DATA) -> Protocol:
 def configurations(protocol: Protocol, contender: Contender) -> list[dict[str, Any]]:
     """The settings over the base of each configuration; fewer than the protocol's number where the space is smaller.
 
-    Each states every setting of the method's own space, also where it is the default: so rows tell them apart.
+    Each states every setting of the contender's space, also where it is the default: so rows tell them apart.
     """
-    space = method_class(contender.method).space
+    space = space_of(protocol, contender)
     found = [_defaults(protocol, contender)]
     for number in range(MOST_DRAWS):
         if len(found) == protocol.configurations or not space:
@@ -98,6 +102,14 @@ def configurations(protocol: Protocol, contender: Contender) -> list[dict[str, A
         if drawn not in found and _is_stable(protocol, contender, drawn):
             found.append(drawn)
     return [_arranged(contender, settings) for settings in found]
+
+
+def space_of(protocol: Protocol, contender: Contender) -> dict[str, Range]:
+    """Where a contender's settings are drawn from: its own values, its method's ranges, the protocol's values."""
+    shared = {name: values for name, values in protocol.values.items() if name not in contender.config}
+    space = {name: Choice(tuple(values)) for name, values in shared.items()}
+    own = {name: Choice(tuple(values)) for name, values in contender.values.items()}
+    return {**space, **method_class(contender.method).space, **own}
 
 
 def draw(range_: Range, seed: int, *purpose: str | int) -> Any:
@@ -116,12 +128,12 @@ def draw(range_: Range, seed: int, *purpose: str | int) -> Any:
 
 
 def _defaults(protocol: Protocol, contender: Contender) -> dict[str, Any]:
-    """What the settings of the method's space are when nothing is said of them."""
+    """What the settings of the contender's space are when nothing is said of them."""
     method = method_class(contender.method)
     plain = {name: value for name, value in contender.config.items() if name != "options"}
     config = RunConfig.from_mapping({**protocol.base, **plain})
     known = {**vars(config), **option_defaults(method), **contender.config.get("options", {})}
-    return {name: known[name] for name in method.space}
+    return {name: known[name] for name in space_of(protocol, contender)}
 
 
 def _is_stable(protocol: Protocol, contender: Contender, drawn: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 from ipg.config import ConfigError
 from ipg.evaluation.selection import SELECTIONS
-from ipg.experiments.arms import Arm, Row
+from ipg.experiments.arms import Arm, Row, went_wrong
 from ipg.experiments.search.result import toml_value
 from ipg.experiments.study import STUDIES, load_study
 from ipg.experiments.tables.rows import measured_of
@@ -59,9 +59,9 @@ def tuning_text(protocol: Protocol) -> str:
     notes = [
         protocol.about,
         f"Written by `{COMMAND} tuning {protocol.dataset}`. Every method has {count} configurations and one seed: its "
-        f"defaults, and others drawn at random from the space that `ipg search` looks in, by the seed and the method's "
-        f"name; fewer where the space has fewer. All else is shared. Decides: {RULES[protocol.rule]} at the kept "
-        f"epoch; the test split is not read.",
+        f"defaults, and others drawn at random, by the seed and the method's name, from the space that `ipg search` "
+        f"looks in or from what protocol.toml has in its place; fewer where the space has fewer. All else is shared. "
+        f"Decides: {RULES[protocol.rule]} at the kept epoch; the test split is not read.",
     ]
     arms = [
         _arm(contender.method, "tuning", config)
@@ -84,8 +84,8 @@ def frozen_text(protocol: Protocol, found: Sequence[Candidates]) -> str:
     notes = [
         protocol.about,
         f"Written by `{COMMAND} freeze {protocol.dataset}` from the rows of {protocol.tuning}.toml: of every method "
-        f"the configuration with the highest {RULES[protocol.rule]}, of equal ones the first. The test split had no "
-        f"part in it.",
+        f"the configuration with the highest {RULES[protocol.rule]}, of equal ones the first; runs that broke off or "
+        f"give every image one class come last. The test split had no part in it.",
         f"{origin(rows)}.",
     ]
     if left := [candidates.contender.title for candidates in found if candidates.missing]:
@@ -111,8 +111,8 @@ def candidates_of(protocol: Protocol, results: Path, studies: Path = STUDIES) ->
 
 
 def best_of(rule: str, rows: Sequence[Row]) -> int:
-    """The place of the best row by the rule; of equal ones the first."""
-    values = [worth(rule, row) for row in rows]
+    """The place of the best row by the rule; of equal ones the first. A run that went wrong is worth less than any."""
+    values = [(not went_wrong(row), *worth(rule, row)) for row in rows]
     return values.index(max(values))
 
 
