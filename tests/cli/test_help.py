@@ -40,6 +40,7 @@ VERBS = [
     "pairs build",
     "pairs show",
     "pairs audit",
+    "pairs merge",
 ]
 ROOT = get_command(app)
 

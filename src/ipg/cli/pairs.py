@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ipg.cli import pairs_audit, pairs_build
+from ipg.cli import pairs_audit, pairs_build, pairs_merge
 from ipg.cli.errors import clear, help_without_command
 from ipg.words import are, number_of
 
@@ -15,7 +15,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode="markdown",
-    help="Build, show and audit invariance pairs.",
+    help="Build, show, audit and merge invariance pairs.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -62,4 +62,5 @@ def show(
 
 app.command("build", epilog=pairs_build.EXAMPLES)(clear(pairs_build.build))
 app.command("show", epilog=SHOW_EXAMPLES)(clear(show))
+app.command("merge", epilog=pairs_merge.EXAMPLES)(clear(pairs_merge.merge))
 app.command("audit", epilog=pairs_audit.EXAMPLES)(clear(pairs_audit.audit))

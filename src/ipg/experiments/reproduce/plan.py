@@ -15,6 +15,7 @@
     method = "ipg"
     config = { … }                      # over those
     vary = { pairs = [40, 124] }        # every combination is a cell
+    folder = "pairs-{pairs}"            # where pairs of photographs are, as here where not given
     study = { name = "…", dataset = "…" }   # in place of config and vary: the arm of a study, whose rows count; with
                                         # config = { … } the one of several that has these settings; with
                                         # datasets = [ … ] in place of dataset the mean over them, seed by seed
@@ -50,7 +51,7 @@ _KEYS = (
     "quick", "settings",
 )  # fmt: skip
 _ARM_KEYS = (
-    "name", "paper", "datasets", "protocol", "method", "config", "vary", "seeds", "network", "quick", "study",
+    "name", "paper", "datasets", "protocol", "method", "config", "vary", "folder", "seeds", "network", "quick", "study",
 )  # fmt: skip
 
 
@@ -250,7 +251,7 @@ def _config(dataset: str, arm: Mapping[str, Any], varied: Mapping[str, Any]) -> 
     config |= {key: value for key, value in varied.items() if not key.startswith("options.")}
     config["options"] = option_defaults(method_class(arm["method"])) | config.get("options", {}) | options
     if "weights" in config and isinstance(config.get("pairs"), int):  # photographs: their pairs are files
-        config["pairs"] = f"pairs-{config['pairs']}"
+        config["pairs"] = arm.get("folder", "pairs-{pairs}").format(pairs=config["pairs"])
     return config
 
 

@@ -1,0 +1,111 @@
+"""Pairs of several folders in one: those of the first folder come first, and an image with a pair is given no second.
+
+So a few real pairs are topped up with pairs that were made: the labels get equally many, as far as there are enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ipg.data.errors import DataError
+from ipg.data.table import ImageTable
+from ipg.pairs.balance import deal
+from ipg.pairs.checks import class_number
+from ipg.pairs.plan import Plan, file_name
+from ipg.pairs.record import placed, read_record
+from ipg.pairs.references import References
+from ipg.pairs.rows import DATA, Manifest, Pair
+
+__all__ = ["plan", "shared_settings"]
+
+SAME = ("data", "size", "split_seed", "path_column", "label_column", "attribute_column")
+"""What folders have to share, where they say."""
+
+
+def plan(manifests: Sequence[Manifest], table: ImageTable, *, count: int | None = None, split: str = "train") -> Plan:
+    """The pairs of `split` in all manifests, less the rejected ones and second ones of an image.
+
+    Args:
+        manifests: the folders' own, in the order in which to take from them.
+        table: the data set that all belong to.
+        count: how many to take, dealt equally from the labels; all where not given.
+        split: of the pairs.
+
+    Raises:
+        DataError: there is no such pair, or the manifests have fewer than `count`.
+    """
+    found = _unlike(manifests, split)
+    if not found:
+        raise DataError(f"no pair of {split} is there to merge; `ipg pairs show` shows what the folders have")
+    labels = [class_number(pair.label, table.classes) for _, pair in found]
+    queues = {
+        table.classes[label]: torch.tensor([place for place, own in enumerate(labels) if own == label])
+        for label in sorted(set(labels))
+    }
+    try:
+        dealt = deal(queues, len(found) if count is None else count).tolist()
+    except ValueError as error:
+        raise DataError(f"{error} of the folders; build more, or lower --count") from None
+    chosen = [found[place] for place in dealt]
+    references = [References(manifest.folder, table) for manifest in manifests]
+
+    def make(number: int) -> Mapping[str, Tensor]:
+        home, pair = chosen[number]
+        source = references[home]
+        own = _names(pair, number)
+        return {
+            name: source.mask(getattr(pair, what)) if what == "mask" else source.image(getattr(pair, what))
+            for what, name in own.items()
+        }
+
+    rows = tuple(replace(pair, **_names(pair, number)) for number, (_, pair) in enumerate(chosen))
+    return Plan(table, rows, make)
+
+
+def _unlike(manifests: Sequence[Manifest], split: str) -> list[tuple[int, Pair]]:
+    """The accepted pairs with the number of their manifest, the first of each image of the data set alone."""
+    seen: set[str] = set()
+    found = []
+    for home, manifest in enumerate(manifests):
+        for pair in manifest.pairs:
+            if pair.split != split or pair.status == "rejected":
+                continue
+            origin = (pair.made_of or pair.originals)[:1]
+            if not seen.intersection(origin):
+                found.append((home, pair))
+                seen.update(origin)
+    return found
+
+
+def _names(pair: Pair, number: int) -> dict[str, str]:
+    """What the files of a pair are called in the new folder, by what they are."""
+    files = {what: getattr(pair, what) for what in ("first", "second", "mask")}
+    return {
+        what: file_name(pair.split, number, what) for what, name in files.items() if name and not name.startswith(DATA)
+    }
+
+
+def shared_settings(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """What the folders say of the data that their pairs are of; DataError where they differ."""
+    known: dict[str, Any] = {}
+    for manifest in manifests:
+        for one in read_record(manifest.folder).values():
+            settings = {name: one["settings"][name] for name in (*SAME, "data_path", "seed") if name in one["settings"]}
+            for name in SAME:
+                before, now = known.get(name), settings.get(name)
+                if before is not None and now is not None and _placed(name, before) != _placed(name, now):
+                    raise DataError(
+                        f"{manifests[0].folder} and {manifest.folder} hold pairs of other images: {name} is {before} "
+                        f"and {now}"
+                    )
+            known = settings | known
+    return known
+
+
+def _placed(name: str, value: Any) -> Any:
+    return placed(value) if name == "data" and isinstance(value, str) else value
