@@ -23,7 +23,7 @@ have room for, then composed ones
 
 def merge(
     manifests: Annotated[
-        list[Path], typer.Argument(help="Folders or manifests, the most trusted first.", metavar="MANIFEST...")
+        list[Path], typer.Argument(help="Folders or manifests, the most trusted first.", metavar="MANIFEST")
     ],
     output: Annotated[Path, typer.Option(help="The folder to make; the same command goes on with it.")],
     count: Annotated[
