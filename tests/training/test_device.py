@@ -164,8 +164,7 @@ def faults():
         torch.ones(2**23)  # 32 MiB: 8,192 pages, unless they are large
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 with keep_freed_memory():
-    faults()
-    print(faults())
+    print(min(faults() for _ in range(6)))  # something small may come to lie where the block was, once
 """
 RESIDENT = """
 import torch
