@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from ipg.cli import app
@@ -198,3 +201,32 @@ def headless():
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
 """
 """Networks of somebody's own: one that goes by colour alone, and some that do not fit."""
+
+
+@pytest.fixture
+def shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Discs and squares on green or blue, with masks; the options that name them."""
+    monkeypatch.setenv("IPG_CACHE", str(tmp_path / "cache"))
+    rows: list[Sequence[str]] = [("path", "label", "attribute", "split")]
+    for number in range(36):
+        split = ("train", "train", "validation", "test")[number // 2 % 4]
+        label = ("disc", "square")[number % 2]
+        color = ("green", "blue")[number % 2 if split == "train" else number // 8 % 2]
+        y, x = np.mgrid[:32, :32] - 16
+        mask = (x**2 + y**2 < 64) if label == "disc" else (abs(x) < 7) & (abs(y) < 7)
+        noise = np.random.default_rng(number).integers(0, 90, (8, 8, 3), dtype=np.uint8)
+        image = np.asarray(Image.fromarray(noise).resize((32, 32))).copy()
+        image[..., 1 if color == "green" else 2] += 120
+        image[mask] = (220, 40 + number, 60)
+        for pixels, kind in ((image, "images"), (mask, "masks")):
+            path = tmp_path / "shapes" / kind / f"{number:02d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+        rows.append((f"images/{number:02d}.png", label, color, split))
+    with (tmp_path / "shapes" / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    (tmp_path / "shapes" / "masks").rename(tmp_path / "shapes" / "inner")
+    (tmp_path / "shapes" / "inner").rename(tmp_path / "masks-images")
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks-images").rename(tmp_path / "masks" / "images")
+    return ("--data", "shapes/labels.csv", "--size", "32")

@@ -7,7 +7,8 @@ Two things tell which trial a row is of:
     same_run    whether the row's data, method, seed and settings, as they came out, are what the trial asks for: for
                 rows that another study, or the same one in other words, has made under another key, or under none.
                 Reproductions, which take rows of any study, know rows by it alone.
-    run_of      what a trial comes to, as something that can be a key: two trials that have the same are one run.
+
+And `run_of` tells whether two trials are one run, which is then made once.
 """
 
 from __future__ import annotations

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ipg.data.errors import DataError
 from ipg.data.table import ImageTable
 from ipg.pairs.references import References
-from ipg.pairs.rows import DATA, Pair
+from ipg.pairs.rows import DATA, Manifest, Pair
 
-__all__ = ["ANOTHER_SPLIT", "LABELS_DIFFER", "UNKNOWN_LABEL", "UNREADABLE", "class_number", "problems_of"]
+__all__ = [
+    "ANOTHER_SPLIT",
+    "LABELS_DIFFER",
+    "UNKNOWN_LABEL",
+    "UNREADABLE",
+    "class_number",
+    "problems_in",
+    "problems_of",
+]
 
 UNREADABLE = "image missing or unreadable"
 UNKNOWN_LABEL = "unknown label"
@@ -31,6 +39,13 @@ def _drawn(table: ImageTable) -> str:
     if table.drawn is None:
         return ""
     return f" (the split is drawn by split_seed {table.drawn}: a column `split` in a table fixes it)"
+
+
+def problems_in(manifest: Manifest, rows: Iterable[int], references: References) -> list[str]:
+    """What is wrong with these pairs of a manifest, each with its line; see `problems_of`."""
+    return [
+        f"{manifest.where(row)}: {problem}" for row in rows for problem in problems_of(manifest.pairs[row], references)
+    ]
 
 
 def problems_of(pair: Pair, references: References) -> list[str]:

@@ -22,7 +22,7 @@ from ipg.data.errors import DataError, ProblemsError
 from ipg.data.parallel import in_order
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
-from ipg.pairs.checks import ANOTHER_SPLIT, class_number, problems_of
+from ipg.pairs.checks import ANOTHER_SPLIT, class_number, problems_in
 from ipg.pairs.pairset import PairSet
 from ipg.pairs.record import read_record, size_of
 from ipg.pairs.references import References
@@ -68,7 +68,7 @@ def load_pairs(
         )
     _check_size(manifest, [pair for _, pair in rows], split, table.images.shape[-1])
     references = References(manifest.folder, table, fit=fit)
-    problems = [f"{manifest.where(row)}: {problem}" for row, pair in rows for problem in problems_of(pair, references)]
+    problems = problems_in(manifest, [row for row, _ in rows], references)
     problems = [*_of_another_draw(manifest, split, table, problems), *problems]
     pairs = [pair for _, pair in rows]
     shape = (len(pairs), *table.images.shape[1:])

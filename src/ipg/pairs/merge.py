@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ipg.data.errors import DataError
+from ipg.data.errors import DataError, ProblemsError
 from ipg.data.table import ImageTable
 from ipg.pairs.balance import deal
-from ipg.pairs.checks import class_number
+from ipg.pairs.checks import UNREADABLE, class_number, problems_in
 from ipg.pairs.plan import Plan, file_name
-from ipg.pairs.record import placed, read_record
+from ipg.pairs.record import SHARED, placed, read_record
 from ipg.pairs.references import References
 from ipg.pairs.rows import DATA, Manifest, Pair
 
 __all__ = ["plan", "shared_settings"]
 
-SAME = ("data", "size", "split_seed", "path_column", "label_column", "attribute_column")
+SAME = tuple(name for name in SHARED if name != "seed")
 """What folders have to share, where they say."""
 
 
@@ -37,49 +37,58 @@ def plan(manifests: Sequence[Manifest], table: ImageTable, *, count: int | None 
         split: of the pairs.
 
     Raises:
+        ProblemsError: a pair is not what it says, or a file is missing; all of it is said at once.
         DataError: there is no such pair, or the manifests have fewer than `count`.
     """
+    references = [References(manifest.folder, table) for manifest in manifests]
     found = _unlike(manifests, split)
     if not found:
         raise DataError(f"no pair of {split} is there to merge; `ipg pairs show` shows what the folders have")
-    labels = [class_number(pair.label, table.classes) for _, pair in found]
+    if problems := [problem for home, row in found for problem in _problems(manifests[home], row, references[home])]:
+        raise ProblemsError(problems)
+    labels = [class_number(manifests[home].pairs[row].label, table.classes) for home, row in found]
     queues = {
         table.classes[label]: torch.tensor([place for place, own in enumerate(labels) if own == label])
         for label in sorted(set(labels))
     }
     try:
-        dealt = deal(queues, len(found) if count is None else count).tolist()
+        chosen = [found[place] for place in deal(queues, len(found) if count is None else count).tolist()]
     except ValueError as error:
         raise DataError(f"{error} of the folders; build more, or lower --count") from None
-    chosen = [found[place] for place in dealt]
-    references = [References(manifest.folder, table) for manifest in manifests]
 
     def make(number: int) -> Mapping[str, Tensor]:
-        home, pair = chosen[number]
-        source = references[home]
-        own = _names(pair, number)
-        return {
-            name: source.mask(getattr(pair, what)) if what == "mask" else source.image(getattr(pair, what))
-            for what, name in own.items()
-        }
+        home, row = chosen[number]
+        pair, source = manifests[home].pairs[row], references[home]
+        try:
+            return {
+                name: source.mask(getattr(pair, what)) if what == "mask" else source.image(getattr(pair, what))
+                for what, name in _names(pair, number).items()
+            }
+        except DataError as error:
+            raise DataError(f"{manifests[home].where(row)}: {error}") from None
 
-    rows = tuple(replace(pair, **_names(pair, number)) for number, (_, pair) in enumerate(chosen))
-    return Plan(table, rows, make)
+    pairs = [manifests[home].pairs[row] for home, row in chosen]
+    return Plan(table, tuple(replace(pair, **_names(pair, number)) for number, pair in enumerate(pairs)), make)
 
 
-def _unlike(manifests: Sequence[Manifest], split: str) -> list[tuple[int, Pair]]:
-    """The accepted pairs with the number of their manifest, the first of each image of the data set alone."""
+def _unlike(manifests: Sequence[Manifest], split: str) -> list[tuple[int, int]]:
+    """The accepted pairs by manifest and row, the first of each image of the data set alone."""
     seen: set[str] = set()
     found = []
     for home, manifest in enumerate(manifests):
-        for pair in manifest.pairs:
-            if pair.split != split or pair.status == "rejected":
-                continue
+        for row, pair in enumerate(manifest.pairs):
             origin = (pair.made_of or pair.originals)[:1]
-            if not seen.intersection(origin):
-                found.append((home, pair))
+            if pair.split == split and pair.status != "rejected" and not seen.intersection(origin):
+                found.append((home, row))
                 seen.update(origin)
     return found
+
+
+def _problems(manifest: Manifest, row: int, references: References) -> list[str]:
+    """What is wrong with a pair, before anything is written."""
+    missing = [name for name in manifest.pairs[row].files if references.source.find(name) is None]
+    gone = [f"{manifest.where(row)}: {UNREADABLE}: {name}: there is no such file" for name in missing]
+    return [*problems_in(manifest, [row], references), *gone]
 
 
 def _names(pair: Pair, number: int) -> dict[str, str]:

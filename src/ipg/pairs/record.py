@@ -13,7 +13,7 @@ from ipg.data.names import is_own
 from ipg.files import leftovers, write_json
 from ipg.pairs.rows import NAMES
 
-__all__ = ["RECORD", "claim", "placed", "read_record", "size_of"]
+__all__ = ["RECORD", "SHARED", "claim", "placed", "read_record", "size_of"]
 
 RECORD = "build.json"
 """The file beside a manifest that says how it was made."""
