@@ -355,6 +355,17 @@ def test_trials_that_began_a_process_have_no_cost(small: Path) -> None:
     assert priced.values("cost") == [10 / 11, 12 / 11]  # the median of 10 and 12 is 11
 
 
+def test_trials_that_shared_a_gpu_have_no_cost(small: Path) -> None:
+    (file,) = Path(reproduce_plan.__file__).with_name("reproductions").glob("*-runtime.toml")
+    plain = reproduce_plan.read_reproduction(file, "runtime").cells[0]
+    rows = [
+        row(trial, 0.1, seconds=seconds) for trial, seconds in zip(plain.trials[:3], (60.0, 10.0, 12.0), strict=True)
+    ]
+    rows[0]["sharing"] = 4
+    (priced,) = with_cost([Measured(plain, tuple(rows))])
+    assert priced.values("cost") == [10 / 11, 12 / 11]
+
+
 def test_every_auto_is_a_pace_of_its_own(small: Path) -> None:
     """Rows with a fixed k do not count for it, as they do for what `auto` comes to elsewhere."""
     trial = load_reproduction("small").cells[0].trials[0]

@@ -14,6 +14,7 @@ import torch
 
 from ipg.data.table import ImageTable
 from ipg.experiments.arms import SUITED, arms_of, collapsed, figure_of, published, same_run, spread
+from ipg.experiments.store import read_rows
 from ipg.experiments.study import ADDED, Study, Trial, load_study, own_options
 from ipg.experiments.table import fill, main
 from ipg.experiments.tables.long import results_page
@@ -339,6 +340,19 @@ def test_methods_under_one_protocol_are_ranked_with_their_needs_and_their_time(r
     assert cells(text, "ERM") == ["ERM", "–", "25.0 ± 7.1", "0.0 ± 0.0", "1 ×", "2", "16.1 ± 0.8"]
     assert text.index("| IPG") < text.index("| DAIR") < text.index("| ERM")
     assert "opposite colour" not in text  # has no row
+
+
+def test_seconds_of_trials_that_shared_a_gpu_do_not_count(rivals: Path) -> None:
+    """One of ERM took 12 seconds to itself, one of IPG 15; of DAIR none did."""
+    file = rivals / "results" / "colored_mnist_unified" / "trials.jsonl"
+    rows = read_rows(file)
+    for line in rows:
+        if line["seed"] == 0 or line["method"] == "dair":
+            line["sharing"] = 6
+    write(file, rows)
+    assert main(arguments(rivals, "--write")) == 0
+    _, _, text = (rivals / "README.md").read_text(encoding="utf-8").partition("<!-- results:colored_mnist_unified -->")
+    assert [cells(text, name)[4] for name in ("IPG", "DAIR, random copies", "ERM")] == ["1.25 ×", "–", "1 ×"]
 
 
 def test_the_short_table_does_not_mix_protocols(rivals: Path) -> None:

@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from ipg.experiments import workers
+from ipg.experiments.attempt import Job
 from ipg.experiments.runner import Tally, read_rows, run_study
 from ipg.experiments.store import Store
-from ipg.experiments.workers import cores, gpu_of, suitable_workers
+from ipg.experiments.workers import cores, gpu_of, sharing, suitable_workers
 
 # -- how many, and where -----------------------------------------------------------------------------------------------
 
@@ -46,6 +47,25 @@ def test_a_gpu_a_worker(monkeypatch: pytest.MonkeyPatch, visible: str | None, ex
     assert [gpu_of(slot, "auto") for slot in range(4)] == expected
     assert suitable_workers("cuda") == 3
     assert gpu_of(0, "cpu") is None
+
+
+def test_how_many_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert [sharing(count, "auto") for count in (1, 3, 4, 6, 7)] == [1, 1, 2, 2, 3]
+    assert sharing(7, "cpu") == 1
+
+
+@pytest.mark.parametrize(("processes", "said"), [(1, None), (4, 4)])
+def test_a_row_says_that_others_were_at_work_on_its_gpu(
+    stubs: Any, notes: Path, tmp_path: Path, processes: int, said: int | None
+) -> None:
+    (trial,) = stubs.study(1).trials
+    here = trial.on("cpu", data_path=str(notes))
+    ended = Job(Store(tmp_path), "test", stubs.quick, processes).attempt(here, lambda share: None)
+    (row,) = read_rows(tmp_path / "trials.jsonl")
+    assert row.get("sharing") == said
+    assert ended.row == row
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

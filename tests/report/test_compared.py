@@ -141,6 +141,13 @@ def test_spreads_differences_and_times_by_hand(plain: MethodRows, guided: Method
     assert guided.spread("groups/dog, sand") is None
 
 
+def test_times_are_those_of_trials_that_had_their_gpu_to_themselves(plain: MethodRows, guided: MethodRows) -> None:
+    plain.rows[0]["sharing"] = guided.rows[1]["sharing"] = 2
+    times = make(guided, plain).times(guided)
+    assert times is not None
+    assert (times.mean, times.count) == (3, 1)
+
+
 def test_seeds_that_one_method_lacks_are_left_out_of_differences(plain: MethodRows) -> None:
     half = method("ipg", {1: row(0.9, 0.9)}, failures={0: "died", 2: "died"})
     found = make(plain, half)

@@ -74,8 +74,9 @@ class Arm:
 
     @property
     def seconds(self) -> float | None:
-        """Median seconds of a trial: the first of a process holds its start and all compiling."""
-        return statistics.median(row["seconds"] for row in self.rows) if self.rows else None
+        """Median seconds of a trial with a GPU to itself: the first of a process holds its start and all compiling."""
+        values = [row["seconds"] for row in self.rows if is_timed(row)]
+        return statistics.median(values) if values else None
 
     @property
     def collapsed(self) -> int:
@@ -91,6 +92,11 @@ class Arm:
     def unmeasured(self) -> int:
         """How many of these left no network to measure."""
         return sum(map(unmeasured, self.rows))
+
+
+def is_timed(row: Row) -> bool:
+    """Whether the row's seconds are those of its own training: no other process was at work on its GPU."""
+    return int(row.get("sharing", 1)) == 1
 
 
 def went_wrong(row: Row) -> bool:

@@ -47,6 +47,8 @@ class Job:
     store: Store
     metrics_split: str
     run: RunTrial
+    sharing: int = 1
+    """How many processes are at work on one GPU at once."""
 
     def attempt(self, trial: Trial, tell: Tell) -> Ended:
         """Run the trial here, unless it is done or another process is at it."""
@@ -60,6 +62,8 @@ class Job:
                 row = self.run(trial, metrics_split=self.metrics_split, folder=folder, tell=tell)
             except Exception as error:
                 return self.failed(trial, traceback.format_exc(), in_a_line(error))
+            if self.sharing > 1:  # its seconds tell of the others, too
+                row = {**row, "sharing": self.sharing}
             self.store.finish(row)
         return Ended(trial.key, "done", row)
 

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -28,7 +28,7 @@ from ipg.experiments.progress import View
 from ipg.experiments.store import Store, read_rows
 from ipg.experiments.study import Study, Trial, find_study
 from ipg.experiments.trial import run_trial
-from ipg.experiments.workers import Workers, suitable_workers
+from ipg.experiments.workers import Workers, sharing, suitable_workers
 from ipg.methods import method_class
 from ipg.training.device import resolve_device
 from ipg.training.engine import resolve
@@ -142,7 +142,9 @@ def place(
     if cluster is not None:
         return Tasks(job, view, cluster, device=device)
     count = workers_for(trials, device, workers)
-    return Here(job, view) if count == 1 else Workers(job, view, count, device=device)
+    if count == 1:
+        return Here(job, view)
+    return Workers(replace(job, sharing=sharing(count, device)), view, count, device=device)
 
 
 def workers_for(trials: int, device: str, asked: int | None) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ipg.experiments.progress import View
     from ipg.experiments.study import Trial
 
-__all__ = ["Workers", "cores", "gpu_of", "suitable_workers"]
+__all__ = ["Workers", "cores", "gpu_of", "sharing", "suitable_workers"]
 
 MOST_DEATHS = 3
 """After so many processes have died at one trial it is given up."""
@@ -48,6 +48,13 @@ def suitable_workers(device: str) -> int:
 
         return torch.cuda.device_count()
     return 1 if kind == "mps" else max(1, cores() // 2)
+
+
+def sharing(count: int, device: str) -> int:
+    """How many of so many processes a GPU has; 1 without GPUs, where each has cores of its own."""
+    from ipg.training.device import resolve_device
+
+    return 1 if resolve_device(device).type == "cpu" else -(-count // suitable_workers(device))
 
 
 def gpu_of(slot: int, device: str) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipg.evaluation.spread import Paired, Spread, paired, spread
-from ipg.experiments.arms import broke_off, collapsed, unmeasured
+from ipg.experiments.arms import broke_off, collapsed, is_timed, unmeasured
 from ipg.experiments.compare import Facts
 from ipg.report.views import number
 
@@ -103,8 +103,18 @@ class Comparison:
 
     def times(self, method: MethodRows) -> Spread | None:
         """How many times as long as plain training it took with the same seed; None without that."""
-        plain = {seed: row for each in self.methods if each.method == PLAIN for seed, row in each.rows.items()}
-        ratios = [row["seconds"] / plain[seed]["seconds"] for seed, row in method.rows.items() if seed in plain]
+        plain = {
+            seed: row
+            for each in self.methods
+            if each.method == PLAIN
+            for seed, row in each.rows.items()
+            if is_timed(row)
+        }
+        ratios = [
+            row["seconds"] / plain[seed]["seconds"]
+            for seed, row in method.rows.items()
+            if seed in plain and is_timed(row)
+        ]
         return spread(ratios) if ratios else None
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ipg.experiments.arms import Row
+from ipg.experiments.arms import Row, is_timed
 from ipg.experiments.progress import duration
 from ipg.experiments.reproduce.plan import Reproduction, load_reproduction, names, shared, title_of
 from ipg.experiments.reproduce.rows import all_rows, measure
@@ -56,7 +56,8 @@ def takes(reproduction: Reproduction, rows: Sequence[Row]) -> str:
     counts = Counter(trial.dataset for trial in reproduction.trials)
     seconds: dict[tuple[str, str], list[float]] = {}
     for row in {id(row): row for row in rows}.values():
-        seconds.setdefault((row["dataset"], row["hardware"]), []).append(row["seconds"])
+        if is_timed(row):
+            seconds.setdefault((row["dataset"], row["hardware"]), []).append(row["seconds"])
     parts = []
     for (dataset, hardware), values in seconds.items():
         mean = statistics.fmean(values)

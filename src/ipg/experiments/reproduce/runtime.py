@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ipg.experiments.arms import is_timed
 from ipg.experiments.reproduce.rows import Measured
 from ipg.experiments.store import read_rows
 from ipg.experiments.tables.text import markdown, short
@@ -19,17 +20,17 @@ def with_cost(measured: Sequence[Measured]) -> list[Measured]:
     """The same with the metric `cost`: seconds over the median seconds of ERM run alike (see `_alike`).
 
     Compiling and capturing are left out, and trials that had much of either have no cost: they began a process, which
-    loads libraries and tries algorithms besides.
+    loads libraries and tries algorithms besides. Nor have those that shared their GPU.
     """
     plain: dict[tuple[Any, ...], list[float]] = {}
     for found in measured:
         for row in found.rows:
-            if row["method"] == "erm" and not _cold(row):
+            if row["method"] == "erm" and _counts(row):
                 plain.setdefault(_alike(row), []).append(_trained(row))
 
     def priced(row: Mapping[str, Any]) -> dict[str, Any]:
         known = plain.get(_alike(row))
-        cost = _trained(row) / statistics.median(known) if known and not _cold(row) else None
+        cost = _trained(row) / statistics.median(known) if known and _counts(row) else None
         return {**row, "metrics": {**row["metrics"], "cost": cost}}
 
     return [replace(found, rows=tuple(priced(row) for row in found.rows)) for found in measured]
@@ -47,8 +48,9 @@ COLD_SECONDS = 3.0
 """Of preparing, above which a trial was the first of its kind in a process."""
 
 
-def _cold(row: Mapping[str, Any]) -> bool:
-    return float(row.get("preparing_seconds") or 0.0) > COLD_SECONDS
+def _counts(row: Mapping[str, Any]) -> bool:
+    """Whether a trial's seconds tell what it costs: it had the GPU to itself, and did not begin a process."""
+    return is_timed(row) and float(row.get("preparing_seconds") or 0.0) <= COLD_SECONDS
 
 
 def _trained(row: Mapping[str, Any]) -> float:

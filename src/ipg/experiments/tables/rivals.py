@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ipg.experiments.arms import Arm, Figure, Row, figure_of
+from ipg.experiments.arms import Arm, Figure, Row, figure_of, is_timed
 from ipg.experiments.tables.rows import Measured
 from ipg.experiments.tables.short import beside
 from ipg.experiments.tables.text import (
@@ -106,7 +106,9 @@ def _times(arm: Arm, plain: Sequence[Arm]) -> str:
     if not plain:
         return NONE
     mine, theirs = (
-        statistics.median(row["seconds"] - row.get("preparing_seconds", 0.0) for row in rows)
+        [row["seconds"] - row.get("preparing_seconds", 0.0) for row in rows if is_timed(row)]
         for rows in (arm.rows, plain[0].rows)
     )
-    return f"{short(mine / theirs)} ×" if theirs > 0 else NONE
+    if not mine or not theirs or statistics.median(theirs) <= 0:
+        return NONE
+    return f"{short(statistics.median(mine) / statistics.median(theirs))} ×"
