@@ -19,6 +19,7 @@ from campaign.same import difference
 from torch import Tensor
 
 from ipg.config import RunConfig
+from ipg.evaluation.parts import free_memory
 from ipg.methods import METHODS, method_class
 from ipg.training import loop
 from ipg.training.capture import CapturedStep
@@ -150,6 +151,7 @@ def starve(home: Path, method: str, draw: Random) -> str | None:
             named = re.fullmatch(r"out of memory with --batch 2048; --batch (\d+) fits, as was tried just now\.", said)
             if named is None:
                 return f"{about}: {said}"
+            free_memory()  # as a new process has it
             smaller = config.with_changes(batch=int(named[1]))
             loop.train(smaller, gather(smaller, table=data), folder=home / "smaller")
     except (OutOfMemoryError, torch.OutOfMemoryError) as error:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from ipg.evaluation.groups import evaluating, evaluation_batch
+from ipg.evaluation.parts import in_parts
 from ipg.rationale import HeadTap, find_head
 
 __all__ = ["features"]
@@ -15,13 +15,14 @@ def features(model: nn.Module, images: Tensor) -> Tensor:
     """What enters the head of `model` for each of the uint8 `images`, (N, D), in single precision."""
     device = next(model.parameters()).device
     tap = HeadTap(find_head(model))
-    found: list[Tensor] = []
+
+    def of(part: Tensor) -> Tensor:
+        with tap.listen():
+            model(part.to(device).float() / 255)
+        return tap.take()[0]
+
     try:
         with evaluating(model):
-            for part in torch.split(images, evaluation_batch(images, device)):
-                with tap.listen():
-                    model(part.to(device).float() / 255)
-                found.append(tap.take()[0])
+            return in_parts(of, images, evaluation_batch(images, device))
     finally:
         tap.remove()
-    return torch.cat(found)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ipg.comparison import is_compiled
 from ipg.data.table import ImageTable
 from ipg.evaluation.confidence import confidence_metrics
+from ipg.evaluation.parts import in_parts
 from ipg.rationale import predicted_class
 
 __all__ = ["evaluate", "evaluating", "evaluation_batch", "group_metrics", "logits", "metrics", "predict"]
@@ -67,6 +68,7 @@ def _answers(
     """What `take` makes of the logits of each batch, put together.
 
     A compiled model is given batches of one size, the last one filled up: another size would be compiled for itself.
+    Where the device lacks the memory for a batch, they are smaller.
     """
     place = next(model.parameters(), images).device
     size = evaluation_batch(images, place)
@@ -74,8 +76,7 @@ def _answers(
     if is_compiled(model) and (missing := -count % size):
         images = torch.cat([images, images[-1:].expand(missing, -1, -1, -1)])
     with evaluating(model), torch.autocast(place.type, dtype=autocast, enabled=autocast is not None):
-        batches = (batch.to(place).float() / 255 for batch in torch.split(images, size))  # at least one, if of none
-        return torch.cat([take(logits_of(model(batch))) for batch in batches])[:count]
+        return in_parts(lambda part: take(logits_of(model(part.to(place).float() / 255))), images, size)[:count]
 
 
 def evaluate(

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ipg.data.batches import Batches
+from ipg.evaluation.parts import free_memory
 from ipg.methods.base import Method
 from ipg.training.stepping import EagerStep, Means, PairFeed
 
@@ -61,6 +62,7 @@ class CapturedStep(EagerStep):
                 captured = self._capture(due)
             self.method.iteration = iteration
             if not captured:
+                free_memory()  # of the attempt, without which the step may fit
                 self.step(self._rows)
                 return
         self._graphs[due].replay()
@@ -93,6 +95,7 @@ class CapturedStep(EagerStep):
         except RuntimeError as error:
             self._possible = False
             self._graphs.clear()
+            graph.reset()
             reason = str(error).strip().splitlines()[0]
             warnings.warn(f"this step cannot be captured as a CUDA graph and runs as written: {reason}", stacklevel=3)
             return False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from contextlib import suppress
 
 import torch
 from torch import Tensor
+
+from ipg.evaluation.parts import free_memory
 
 __all__ = ["OutOfMemoryError", "fitting_batch"]
 
@@ -28,14 +29,14 @@ class OutOfMemoryError(RuntimeError):
 def fitting_batch(step: Callable[[Tensor], None], rows: Tensor) -> int | None:
     """How many of `rows` at most, halved as often as it takes, `step` can take; None where there are none.
 
-    The steps are real ones, after which there is no going on: only for a run that has to end.
+    Each is tried twice: the first step of a run has no optimizer state beside its activations yet. The steps are real
+    ones, after which there is no going on: only for a run that has to end.
     """
     size = len(rows) // 2
     while size:
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_memory()
         with suppress(torch.OutOfMemoryError):
+            step(rows[:size])
             step(rows[:size])
             return size
         size //= 2
