@@ -25,6 +25,8 @@ __all__ = ["CapturedStep"]
 
 WARM_UP = 3
 """Real iterations of a kind before it is captured: they settle the optimizer's state and the libraries' workspaces."""
+REHEARSAL = 4 * (WARM_UP + 2)
+"""Iterations that show what memory a run takes: both kinds are captured where a correction comes every fourth step."""
 
 
 class CapturedStep(EagerStep):
@@ -67,6 +69,16 @@ class CapturedStep(EagerStep):
                 return
         self._graphs[due].replay()
         self.method.replayed()
+
+    def rehearse(self, rows: Tensor) -> None:
+        """As above, captures included, which keep memory for themselves; nothing is compiled for it."""
+        self._rows, self._possible = torch.zeros_like(rows), True
+        self._graphs.clear()
+        self._seen = {False: 0, True: 0}
+        with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it cannot be captured, which the run itself will say
+            for _ in range(REHEARSAL):
+                self(rows)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -258,7 +258,7 @@ class Training:
         raise OutOfMemoryError(
             batch=self.config.batch,
             pair_batch=self.config.pair_batch if self.sampler is not None else None,
-            fits=fitting_batch(self.step, rows) if self.team.size == 1 else None,
+            fits=fitting_batch(self.step.rehearse, rows) if self.team.size == 1 else None,
             kept=self.home is not None and self.home.checkpoint.exists(),
         )
 

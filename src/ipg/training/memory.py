@@ -26,18 +26,16 @@ class OutOfMemoryError(RuntimeError):
         super().__init__(f"out of memory with --batch {batch}; {remedy}.{other}")
 
 
-def fitting_batch(step: Callable[[Tensor], None], rows: Tensor) -> int | None:
-    """How many of `rows` at most, halved as often as it takes, `step` can take; None where there are none.
+def fitting_batch(rehearse: Callable[[Tensor], None], rows: Tensor) -> int | None:
+    """How many of `rows` at most, halved as often as it takes, `rehearse` can take; None where there are none.
 
-    Each is tried twice: the first step of a run has no optimizer state beside its activations yet. The steps are real
-    ones, after which there is no going on: only for a run that has to end.
+    What is rehearsed are real iterations, after which there is no going on: only for a run that has to end.
     """
     size = len(rows) // 2
     while size:
         free_memory()
         with suppress(torch.OutOfMemoryError):
-            step(rows[:size])
-            step(rows[:size])
+            rehearse(rows[:size])
             return size
         size //= 2
     return None

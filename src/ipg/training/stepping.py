@@ -114,6 +114,14 @@ class EagerStep:
         self.draw()
         self.step(rows)
 
+    def rehearse(self, rows: Tensor) -> None:
+        """Iterations on `rows` as they would go if batches were as large, as many as show what memory they take.
+
+        The first has no optimizer state beside its activations yet.
+        """
+        for _ in range(2):
+            self(rows)
+
     def draw(self) -> None:
         """Feed pairs if the step will use them."""
         if self.feed is not None and self.method.due:
