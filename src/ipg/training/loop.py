@@ -30,6 +30,7 @@ from ipg.data.augment import Augmentation
 from ipg.data.batches import Batches
 from ipg.data.table import ImageTable
 from ipg.evaluation.batch_norm import keep_statistics
+from ipg.evaluation.parts import free_memory
 from ipg.guidance import CollapseError, NonFiniteError
 from ipg.methods import Method, Setup, method_class
 from ipg.methods.optimizers import load_optimizer
@@ -134,7 +135,9 @@ def _first_stage(
     before = before.with_changes(decision="argmax")
     own = replace(materials, model=copy.deepcopy(materials.model), pairs=None, held_out=None)
     place = None if folder is None else folder / FIRST_STAGE
-    return train(before, own, folder=place, listeners=[FirstStage(one) for one in listeners], evaluate_on=())
+    outcome = train(before, own, folder=place, listeners=[FirstStage(one) for one in listeners], evaluate_on=())
+    free_memory()  # what was captured for it is of no use any more
+    return outcome
 
 
 class Training:
