@@ -110,8 +110,8 @@ def test_compiled_iterations_end_where_written_ones_end(
 ) -> None:
     """Epochs of three full batches, which are compiled and captured, and one of 24, which is not.
 
-    Compiled sums are rounded otherwise, by which corrections with Adam, as good as a sign where gradients are small, come
-    to differ in 20 iterations: by 0.01 where the first weights are changed by a ten millionth. With SGD by 1e-9.
+    Compiled sums are rounded otherwise. With Adam, whose steps are as good as signs where gradients are small, a change
+    of the first weights by a ten millionth makes a difference of 0.01 after 20 corrections; with SGD one of 1e-9.
     """
     config = settings(**{"device": "cuda", "epochs": 5, "precision": "fp32", **changes})
     outcome = train(config.with_changes(engine="compiled"), materials(config))  # 20 iterations
