@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from ipg.config import RunConfig
+from ipg.models.small import build_small
+from ipg.rationale import HeadTap, find_head
 from ipg.training import engine
 from ipg.training.engine import compile_model, compiling, lay_out, resolve
 
@@ -102,3 +104,17 @@ def test_more_variants_are_compiled_inside() -> None:
     with compiling():
         assert torch._dynamo.config.recompile_limit == engine.VARIANTS > before
     assert torch._dynamo.config.recompile_limit == before
+
+
+def test_what_was_compiled_without_a_tap_is_not_taken_where_there_is_one() -> None:
+    """Methods that listen at the head come after others of the same shapes in a study."""
+    images = torch.rand(4, 2, 14, 14)
+    with compiling():
+        torch.compile(build_small("small_cnn", channels=2, classes=2), backend="eager", dynamic=False)(images)
+        model = build_small("small_cnn", channels=2, classes=2)
+        tap = HeadTap(find_head(model))
+        with tap.listen():
+            said = torch.compile(model, backend="eager", dynamic=False)(images)
+    features, logits = tap.take()
+    assert features.shape == (4, 32)
+    assert torch.equal(logits, said)

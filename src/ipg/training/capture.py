@@ -79,6 +79,8 @@ class CapturedStep(EagerStep):
             warnings.simplefilter("ignore")  # that it cannot be captured, which the run itself will say
             for _ in range(REHEARSAL):
                 self(rows)
+            if len(rows) > 1:
+                self(rows[:-1])  # the last of an epoch, beside what the graphs keep
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

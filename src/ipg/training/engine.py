@@ -55,10 +55,13 @@ def compile_model(model: nn.Module, config: RunConfig) -> nn.Module:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Inside, more shapes of one function may be compiled than torch allows by itself."""
+    """Inside, more shapes of one function may be compiled than torch allows by itself.
+
+    And what was compiled for a network is not taken for another of its kind that has a hook, which it would leave out.
+    """
     import torch._dynamo
 
-    with torch._dynamo.config.patch(recompile_limit=VARIANTS):
+    with torch._dynamo.config.patch(recompile_limit=VARIANTS, skip_nnmodule_hook_guards=False):
         yield
 
 
