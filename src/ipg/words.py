@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
-__all__ = ["are", "did_you_mean", "listed", "number_of"]
+__all__ = ["are", "did_you_mean", "listed", "number_of", "seconds_in"]
 
 
 def number_of(number: int, what: str) -> str:
     """So many of something: `1 run`, `2 runs`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def seconds_in(text: str, what: str) -> float:
+    """Seconds in a time such as `90s`, `30m` or `2h`; `what` says whose it is where it is none."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
+    if found is None or not float(found[1]):
+        raise ValueError(f"{what} {text}: expected a time such as 90s, 30m or 2h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 def are(number: int) -> str:

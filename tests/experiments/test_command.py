@@ -75,6 +75,16 @@ def test_a_study_is_run_and_listed(files: Path) -> None:
         assert f"running  {keys[2]}" in ipg("study", "quick.toml", "--list").out
 
 
+@pytest.mark.parametrize(
+    ("rules", "seeds"),
+    [(["seed=1,7"], ["1", "7"]), (["protocol=paper", "seed=0,7"], ["0"]), (["pairs=nowhere"], ["7"])],
+)
+def test_a_part_of_a_study(files: Path, rules: list[str], seeds: list[str]) -> None:
+    listed = ipg("study", "quick.toml", "--list", *(word for rule in rules for word in ("--only", rule)))
+    assert [line.split()[-1] for line in listed.out.splitlines()[:-1]] == seeds
+    assert listed.out.splitlines()[-1].startswith(f"quick: {len(seeds)} trial")
+
+
 def test_the_list_is_of_the_split_that_is_asked_for(files: Path) -> None:
     text = (files / "quick.toml").read_text(encoding="utf-8").partition('[[arm]]\nmethod = "erm"\nprotocol = "wild"')[0]
     for number, split in enumerate(("validation", "test")):
@@ -110,7 +120,8 @@ def test_what_is_done_is_in_the_table(files: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], {"workers": None, "cluster": None, "device": "auto", "data_path": None}),
+        ([], {"workers": None, "cluster": None, "device": "auto", "data_path": None, "limit": None}),
+        (["--limit", "1.5m"], {"limit": 90.0}),
         (["--workers", "3", "--data-path", "here", "--device", "cpu"], {"workers": 3, "data_path": "here"}),
         (["--cluster", "auto"], {"cluster": Cluster("auto", 1, None)}),
         (["--cluster", "head:6379", "--cpus", "4", "--gpus", "0.5"], {"cluster": Cluster("head:6379", 4, 0.5)}),
@@ -147,6 +158,16 @@ def test_options_reach_the_runner(
         ),
         (["--workers", "0"], "0 workers are asked for; expected at least 1"),
         (["--device", "gpu"], "device='gpu': expected one of auto, cpu, cuda, mps"),
+        (["--limit", "0s"], "--limit 0s: expected a time such as 90s, 30m or 2h"),
+        (["--limit", "90"], "--limit 90: expected a time such as 90s, 30m or 2h"),
+        (["--only", "seed"], "--only seed: expected NAME=VALUE, or several values with commas between"),
+        (["--only", "sed=1"], "--only sed=1: did you mean seed?"),
+        (["--only", "weather=fine"], "--only weather=fine: no trial of quick has 'weather'"),
+        (["--only", "seed=3,4"], "--only seed=3,4: no trial is left; of seed there are 0, 1 and 7"),
+        (
+            ["--only", "protocol=wild", "--only", "seed=0"],
+            "--only seed=0: no trial is left; of seed there is 7",
+        ),
         (
             ["--cluster", "auto", "--cpus", "-1"],
             "a trial cannot take -1 CPUs and 0 GPUs; expected 0 or more",

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,24 @@ def test_sigterm_interrupts_as_ctrl_c_does(trial: Make, tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_when_the_time_is_over_the_rest_is_left(
+    trial: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def slow(one: Trial, **options: Any) -> dict[str, Any]:
+        if one.seed == 1:
+            time.sleep(60)
+        return quick([])(one, **options)
+
+    trials, before = study(*(trial(seed=seed) for seed in range(3))), signal.getsignal(signal.SIGTERM)
+    assert run_study(trials, tmp_path, workers=1, run=slow, limit=1.0) == Tally(1, 0, 0)
+    said = "stub: 1 of 3 trials done; the time is over, run the same command again to go on"
+    assert capsys.readouterr().out.splitlines()[-1] == said.replace("stub", trials.name)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert run_study(trials, tmp_path, workers=1, run=quick([]), limit=600.0) == Tally(3, 0, 0)
+    assert "over" not in capsys.readouterr().out
+    assert threading.active_count() == 1
+
+
 def test_a_cut_line_is_run_again(trial: Make, tmp_path: Path) -> None:
     trials = [trial(seed=seed) for seed in range(3)]
     file = tmp_path / "trials.jsonl"
@@ -146,7 +166,7 @@ def test_an_engine_is_for_trials_that_name_none_and_makes_no_others(trial: Make,
 def test_what_cannot_be_compiled_keeps_what_suits_it(trial: Make) -> None:
     assert [runner._able(trial(method), "compiled") for method in ("ipg", "meta_irm", "epg", "gals_mask")] == [
         "compiled",
-        "compiled",
+        "auto",
         "auto",
         "auto",
     ]

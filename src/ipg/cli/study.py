@@ -25,6 +25,8 @@ EXAMPLES = """
 
 `ipg study mine.toml --cluster auto --cpus 4 --gpus 1`: on a Ray cluster, a trial on four cores and a GPU
 
+`ipg study mine.toml --only method=ipg --only seed=0,1 --limit 55m`: a part of it, for at most 55 minutes
+
 **A study file.** Every arm is run once a seed, with the settings of `[base]` and its own:
 
 ```
@@ -68,6 +70,14 @@ def study(
         float | None,
         typer.Option(help="With --cluster: GPUs a trial takes; 1 where not given and the cluster has any."),
     ] = None,
+    chosen: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="Only trials with this, e.g. seed=0,1; may be repeated.", metavar="NAME=VALUE"),
+    ] = None,
+    limit: Annotated[
+        str | None,
+        typer.Option(help="Stop after so long (90s, 30m, 2h), with trials under way saved.", metavar="TIME"),
+    ] = None,
     show: Annotated[
         bool, typer.Option("--list", help="Show which trials are done, running, failed or missing; run none.")
     ] = False,
@@ -81,9 +91,11 @@ def study(
     if cluster is not None and workers is not None:
         raise ValueError("--workers is for one machine; on a cluster say with --cpus and --gpus what a trial takes")
 
-    from ipg.experiments.study import find_study
+    from ipg.experiments.study import find_study, only
+    from ipg.words import seconds_in
 
-    found = find_study(name, check_options=not show)  # a list is there at once, without torch
+    found = only(find_study(name, check_options=not show), chosen or ())  # a list is there at once, without torch
+    seconds = None if limit is None else seconds_in(limit, "--limit")
     folder = results or Path("results") / found.name
     if show:
         _list(found, folder)
@@ -93,7 +105,9 @@ def study(
     from ipg.experiments.runner import run_study
 
     place = None if cluster is None else Cluster(cluster, 1 if cpus is None else cpus, gpus)
-    tally = run_study(found, folder, data_path=data_path, device=device, engine=engine, workers=workers, cluster=place)
+    tally = run_study(
+        found, folder, data_path=data_path, device=device, engine=engine, workers=workers, cluster=place, limit=seconds
+    )
     if tally.failed:
         raise typer.Exit(1)
 

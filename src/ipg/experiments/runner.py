@@ -7,6 +7,7 @@ next runner, not by the one that saw it fail.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import threading
@@ -56,6 +57,7 @@ def run_study(
     engine: str = "auto",
     workers: int | None = None,
     cluster: Cluster | None = None,
+    limit: float | None = None,
     run: RunTrial = run_trial,
     console: Console | None = None,
 ) -> Tally:
@@ -70,6 +72,7 @@ def run_study(
             their methods can be.
         workers: processes; a GPU each, or half the cores, where not given. One alone is this process itself.
         cluster: where to run instead of on this machine.
+        limit: seconds after which trials under way are saved and the rest is left; in the main thread alone.
         run: runs a trial; to be found by its name where there are several processes.
         console: where to say how it goes.
 
@@ -89,17 +92,43 @@ def run_study(
     if cluster is None:
         resolve(RunConfig(engine=engine), resolve_device(device), processes=1)  # or every trial would fail
     job = Job(store, study.metrics_split, run)
+    elsewhere, over = 0, threading.Event()
     with View(console, store, name=study.name, missing=len(missing)) as view:
         try:
-            with place(job, view, len(trials), device, workers, cluster) as where, terminable():
+            with place(job, view, len(trials), device, workers, cluster) as where, terminable(), _ending(limit, over):
                 elsewhere = _work_off(where, trials, view)
         except KeyboardInterrupt:
-            rows = store.done()
-            stands = f"{sum(t.key in rows for t in study.trials)} of {len(study.trials)} trials are done"
-            raise KeyboardInterrupt(f"stopped, {stands}; run the same command again to go on") from None
-    tally = Tally(before + view.done, view.failed, elsewhere)
-    console.print(_summary(study, tally), highlight=False, soft_wrap=True)
+            if not over.is_set():
+                stands = f"{_done(study, store)} of {len(study.trials)} trials are done"
+                raise KeyboardInterrupt(f"stopped, {stands}; run the same command again to go on") from None
+    tally = Tally(_done(study, store), view.failed, elsewhere)
+    console.print(_summary(study, tally, over=over.is_set()), highlight=False, soft_wrap=True)
     return tally
+
+
+def _done(study: Study, store: Store) -> int:
+    rows = store.done()
+    return sum(trial.key in rows for trial in study.trials)
+
+
+@contextmanager
+def _ending(seconds: float | None, over: threading.Event) -> Iterator[None]:
+    """When so many seconds have passed, interrupt this process as SIGTERM does; `over` says that it was this."""
+    if seconds is None:
+        yield
+        return
+
+    def end() -> None:
+        over.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    clock = threading.Timer(seconds, end)
+    clock.daemon = True
+    clock.start()
+    try:
+        yield
+    finally:
+        clock.cancel()
 
 
 def _able(trial: Trial, engine: str) -> str:
@@ -186,12 +215,14 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _summary(study: Study, tally: Tally) -> str:
+def _summary(study: Study, tally: Tally, *, over: bool) -> str:
     parts = [f"{study.name}: {tally.done} of {len(study.trials)} trials done"]
     if tally.failed:
         parts.append(f"{tally.failed} failed, tried again when the command is given again")
     if tally.elsewhere:
         parts.append(f"{tally.elsewhere} being run by another runner")
+    if over and tally.done < len(study.trials):
+        parts.append("the time is over, run the same command again to go on")
     return "; ".join(parts)
 
 

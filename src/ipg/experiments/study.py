@@ -26,8 +26,9 @@ from typing import Any
 
 from ipg.config import ConfigError, RunConfig, read_toml
 from ipg.data.names import is_own
+from ipg.words import are, did_you_mean, listed
 
-__all__ = ["ADDED", "STUDIES", "Study", "Trial", "arm_trials", "find_study", "load_study", "own_options"]
+__all__ = ["ADDED", "STUDIES", "Study", "Trial", "arm_trials", "find_study", "load_study", "only", "own_options"]
 
 STUDIES = Path(__file__).with_name("studies")
 """The project's own studies."""
@@ -139,6 +140,33 @@ def find_study(name: str, *, check_options: bool = True) -> Study:
         known = ", ".join(sorted(path.stem for path in STUDIES.glob("*.toml")))
         raise ConfigError([f"there is no study {name!r}: expected a TOML file, or one of {known}"])
     return load_study(Path(name), check_options=check_options)
+
+
+def only(study: Study, rules: Sequence[str]) -> Study:
+    """The study with the trials alone that fit all rules `NAME=VALUE[,VALUE…]`.
+
+    A name is one of what identifies a trial (method, seed, dataset, protocol), a setting, or an option of the method.
+    """
+    trials = study.trials
+    for rule in rules:
+        name, equals, values = rule.partition("=")
+        known = {known for trial in study.trials for known in _facts(trial)}
+        if not equals or name not in known:
+            hint = did_you_mean(name, known) if equals else "expected NAME=VALUE, or several values with commas between"
+            raise ConfigError([f"--only {rule}: {hint or f'no trial of {study.name} has {name!r}'}"])
+        wanted = values.split(",")
+        found = tuple(trial for trial in trials if _facts(trial).get(name) in wanted)
+        if not found:
+            there = sorted({_facts(trial)[name] for trial in trials if name in _facts(trial)})
+            raise ConfigError([f"--only {rule}: no trial is left; of {name} there {are(len(there))} {listed(there)}"])
+        trials = found
+    return replace(study, trials=trials)
+
+
+def _facts(trial: Trial) -> dict[str, str]:
+    """What trials can be told apart by, as text."""
+    flat = {name: value for name, value in trial.config.flat().items() if name not in ELSEWHERE}
+    return {name: str(value) for name, value in {**flat, **trial.identity}.items() if name not in ("key", "study")}
 
 
 def load_study(path: Path, *, check_options: bool = True) -> Study:

@@ -60,6 +60,7 @@ class MetaIrm(Method):
     summary: ClassVar[str] = "meta-IRM: the loss of each environment after a step on another, and its spread."
     cost: ClassVar[str] = "3 E + 1"
     needs: ClassVar[frozenset[Need]] = frozenset({"environments"})
+    compiles: ClassVar[bool] = False
     Options: ClassVar[type] = MetaIrmOptions
     space: ClassVar[Mapping[str, Range]] = {
         "inner_rate": LogUniform(1e-3, 1),
