@@ -31,20 +31,22 @@ def little() -> Iterator[None]:
     torch.cuda.empty_cache()
 
 
-@pytest.mark.parametrize("method", ["erm", "ipg"])
+@pytest.mark.parametrize("method", ["erm", "ipg", "jtt"])
 @pytest.mark.parametrize("engine", ["eager", "captured"])
 @pytest.mark.usefixtures("little")
 def test_the_batch_that_is_said_to_fit_does(
     make_table: Callable[..., ImageTable], tmp_path: Path, method: str, engine: str
 ) -> None:
-    table = make_table(train=2048)
+    """Also beside what graphs keep, for the smaller last batch, and for a second stage after the first."""
+    table = make_table(train=2100)
     table = replace(table, images=table.images.repeat_interleave(12, dim=2).repeat_interleave(12, dim=3))
     config = RunConfig(method=method, engine=engine, batch=2048, epochs=1, pairs=12, pair_batch=5, device="cuda")
     config = config.with_changes(model="small_cnn", precision="fp32", held_out_pairs=0)
+    config = config.with_changes(options={"copies": 2} if method == "jtt" else {})
     with pytest.raises(OutOfMemoryError, match=r"^out of memory with --batch 2048; --batch \d+ fits") as caught:
         train(config, gather(config, table=table), folder=tmp_path / "run")
     found = re.search(r"--batch (\d+) fits", str(caught.value))
     assert found is not None
     smaller = config.with_changes(batch=int(found[1]))
     outcome = train(smaller, gather(smaller, table=table), folder=tmp_path / "smaller")
-    assert outcome.rows[0]["step"] == 2048 // smaller.batch
+    assert outcome.rows[0]["step"] >= 2100 / smaller.batch

@@ -58,6 +58,8 @@ class Protocol:
     base: Mapping[str, Any]
     """What all contenders share."""
     contenders: Sequence[Contender]
+    ceiling: float | None = None
+    """What decides cannot be above this by honest means: a configuration that is comes last."""
     values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """From which to draw settings of every contender that neither fixes them nor has ranges of its own for them."""
 

@@ -85,7 +85,7 @@ def frozen_text(protocol: Protocol, found: Sequence[Candidates]) -> str:
         protocol.about,
         f"Written by `{COMMAND} freeze {protocol.dataset}` from the rows of {protocol.tuning}.toml: of every method "
         f"the configuration with the highest {RULES[protocol.rule]}, of equal ones the first; runs that broke off or "
-        f"give every image one class come last. The test split had no part in it.",
+        f"give every image one class{_above(protocol)} come last. The test split had no part in it.",
         f"{origin(rows)}.",
     ]
     if left := [candidates.contender.title for candidates in found if candidates.missing]:
@@ -110,9 +110,17 @@ def candidates_of(protocol: Protocol, results: Path, studies: Path = STUDIES) ->
     return [_candidates(contender, configurations(protocol, contender), arms) for contender in protocol.contenders]
 
 
-def best_of(rule: str, rows: Sequence[Row]) -> int:
-    """The place of the best row by the rule; of equal ones the first. A run that went wrong is worth less than any."""
-    values = [(not went_wrong(row), *worth(rule, row)) for row in rows]
+def best_of(rule: str, rows: Sequence[Row], ceiling: float | None = None) -> int:
+    """The place of the best row by the rule; of equal ones the first.
+
+    A run that went wrong is worth less than any, and so is one above the ceiling.
+    """
+
+    def value(row: Row) -> tuple[float, ...]:
+        found = worth(rule, row)
+        return (not went_wrong(row) and (ceiling is None or found[0] <= ceiling), *found)
+
+    values = [value(row) for row in rows]
     return values.index(max(values))
 
 
@@ -132,7 +140,7 @@ def _candidates(contender: Contender, configs: Sequence[Mapping[str, Any]], arms
 
 def _chosen(protocol: Protocol, candidates: Candidates) -> str:
     """The best configuration of a contender as an arm, with what it was worth."""
-    number = best_of(protocol.rule, candidates.rows)
+    number = best_of(protocol.rule, candidates.rows, protocol.ceiling)
     value = worth(protocol.rule, candidates.rows[number])[0]
     note = f"# configuration {number + 1} of {len(candidates.rows)}: {value:.4f}"
     return f"{note}\n{_arm(candidates.contender.method, 'unified', candidates.configs[number])}"
@@ -143,6 +151,11 @@ def _complete(protocol: Protocol, found: Sequence[Candidates]) -> None:
     lacking = [f"{c.contender.title} ({c.missing} of {len(c.configs)})" for c in found if c.missing]
     if lacking:
         raise ValueError(f"rows of {protocol.tuning} are missing of {', '.join(lacking)}: {_remedy(protocol)}")
+
+
+def _above(protocol: Protocol) -> str:
+    """What else comes last, in words."""
+    return "" if protocol.ceiling is None else f" or are above {protocol.ceiling:.2f}, which takes the shortcut,"
 
 
 def _remedy(protocol: Protocol) -> str:
