@@ -424,7 +424,7 @@ def test_a_run_that_went_wrong_is_chosen_only_where_all_did() -> None:
 
 
 def test_more_than_the_digits_allow_is_chosen_only_where_all_have_it() -> None:
-    """A network that reads the colour the other way round is right nine times in ten where the colour mostly misleads."""
+    """A network that reads the colour the other way round is right where the colour misleads, nine times in ten."""
     rows = [{"metrics": metrics_of(value)} for value in (0.6, 0.9, 0.77, 0.95)]
     assert run.best_of("search", rows, 0.77) == 2
     assert run.best_of("search", rows) == 3
