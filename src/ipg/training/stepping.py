@@ -35,7 +35,10 @@ class PairFeed:
 
     def feed(self) -> None:
         """Draw the rows of the next batch."""
-        self._rows.copy_(self.sampler.draw_rows())
+        rows = self.sampler.draw_rows()
+        if self._rows.is_cuda:
+            rows = rows.pin_memory()  # or the copy would wait for the step before
+        self._rows.copy_(rows, non_blocking=True)
 
     def draw(self) -> Pairs:
         """The batch that was fed."""
