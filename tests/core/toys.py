@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ipg.guidance import Pairs
 
@@ -83,3 +85,44 @@ def state_bits(optimizer: torch.optim.Optimizer) -> Tensor:
     state = optimizer.state_dict()["state"].values()
     values = [torch.as_tensor(v).double().flatten() for entry in state for v in entry.values() if v is not None]
     return torch.cat(values) if values else torch.zeros(0)
+
+
+class Modes(nn.Module):
+    """Notes the mode of every module at each forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm = nn.Linear(6, 8), nn.BatchNorm1d(8)
+        self.drop, self.head = nn.Dropout(0.5), nn.Linear(8, 2)
+        self.seen: list[dict[str, bool]] = []
+        self.fail = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append({name: module.training for name, module in self.named_modules() if name})
+        if self.fail:
+            raise KeyError("planted")
+        hidden = F.dropout(self.norm(self.body(x)).relu(), 0.5, self.training)  # a functional dropout as well
+        return self.head(self.drop(hidden))
+
+
+def build(model: nn.Module, name: str = "sgd") -> torch.optim.Optimizer:
+    """An optimizer of `OPTIMIZERS` over all parameters."""
+    kind, options = OPTIMIZERS[name]
+    return kind(model.parameters(), **options)
+
+
+def watch_gradients(optimizer: torch.optim.Optimizer) -> list[list[Tensor]]:
+    """The gradients that each coming update is made with."""
+    seen: list[list[Tensor]] = []
+
+    def keep(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        seen.append([p.grad.clone() for p in parameters])
+
+    optimizer.register_step_pre_hook(keep)
+    return seen
+
+
+def task(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Callable[[], Tensor]:
+    """The task loss of a batch."""
+    return lambda: F.cross_entropy(model(batch[0]), batch[1])

@@ -1,0 +1,179 @@
+"""What a guidance refuses, and what it says."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ipg.guidance import Guidance, Pairs
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": 1.0}, r"alpha=1\.0 is out of range: expected 0 <= alpha < 1"),
+        ({"alpha": -0.1}, "alpha=-0.1 is out of range"),
+        ({"alpha": math.nan}, "alpha=nan is out of range"),
+        ({"tau": 1.5}, "tau=1.5 is out of range: expected 0 <= tau <= 1: it is a share of the pairs"),
+        ({"tau": -0.5}, "tau=-0.5 is out of range"),
+        ({"margin": -1.0}, "margin=-1.0 is out of range"),
+        ({"margin": math.inf}, "margin=inf is out of range"),
+        (
+            {"margin": "half"},
+            r"margin='half' is out of range: expected a number, at least 0, or a multiple such as \"0",
+        ),
+        ({"margin": "x"}, "margin='x' is out of range"),
+        ({"margin": "-2x"}, "margin='-2x' is out of range"),
+        ({"every": 0}, "every=0 is out of range: expected a whole number of iterations, at least 1"),
+        ({"every": 1.5}, "every=1.5 is out of range"),
+        ({"every": "often"}, "every='often' is out of range: expected a whole number of iterations, .*, or \"auto\""),
+        ({"floor": 0.0}, "floor=0.0 is out of range: expected a positive number"),
+        ({"floor": math.inf}, "floor=inf is out of range"),
+        ({"batch_norm": "off"}, r"batch_norm='off' is out of range: expected \"train\" or \"eval\""),
+        ({"distance": "cosine"}, "distance='cosine' is out of range"),
+        ({"jitter": -1.0}, "jitter=-1.0 is out of range"),
+    ],
+)
+def test_bad_options_are_refused(toys: ModuleType, options: dict[str, Any], message: str) -> None:
+    model = toys.mlp()
+    with pytest.raises(ValueError, match=message):
+        Guidance(model, toys.build(model), **options)
+
+
+def test_optimizers_that_need_a_closure_are_refused(toys: ModuleType) -> None:
+    model = toys.mlp()
+    with pytest.raises(ValueError, match=r"LBFGS\.step needs a closure.*e\.g\. Adam or SGD"):
+        Guidance(model, torch.optim.LBFGS(model.parameters()))
+
+
+def test_optimizers_that_know_no_closure_are_welcome(toys: ModuleType) -> None:
+    class Plain(torch.optim.SGD):
+        def step(self) -> None:  # type: ignore[override]
+            super().step()
+
+    model = toys.mlp()
+    before = toys.bits(model)
+    Guidance(model, Plain(model.parameters(), lr=0.1)).correct(toys.pairs())
+    assert not torch.equal(toys.bits(model), before)
+
+
+def test_learning_rate_schedulers_may_wrap_the_optimizer(toys: ModuleType) -> None:
+    model = toys.mlp()
+    optimizer = toys.build(model)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    guide = Guidance(model, optimizer)
+    guide.step(toys.task(model, toys.batch()), toys.pairs())
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] < 0.1
+
+
+def test_an_optimizer_without_trainable_parameters_is_refused(toys: ModuleType) -> None:
+    model = toys.mlp().requires_grad_(False)
+    with pytest.raises(ValueError, match="the optimizer holds no trainable parameter"):
+        Guidance(model, toys.build(model))
+
+
+def test_every_times_alpha_is_warned_about(toys: ModuleType) -> None:
+    model = toys.mlp()
+    with pytest.warns(UserWarning, match=r"every \* alpha = 2 is not below 1"):
+        Guidance(model, toys.build(model), alpha=0.5, every=4)
+    with pytest.warns(UserWarning, match="is not below 1"):
+        Guidance(model, toys.build(model), alpha=0.5, every=2)
+    Guidance(model, toys.build(model), alpha=0.49, every=2)
+    Guidance(model, toys.build(model), alpha=0.99)
+
+
+def test_accumulated_gradients_are_refused_by_correct(toys: ModuleType) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model))
+    toys.task(model, toys.batch())().backward()
+    before = toys.bits(model)
+    with pytest.raises(RuntimeError, match=r"gradients are already accumulated: correct before the first backward"):
+        guide.correct(toys.pairs())
+    assert torch.equal(toys.bits(model), before)
+    assert guide.iteration == 0
+
+
+def test_a_task_loss_that_runs_backward_is_refused(toys: ModuleType) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model))
+
+    def closure() -> Tensor:
+        loss = toys.task(model, toys.batch())()
+        loss.backward()
+        return loss
+
+    for pairs in (toys.pairs(), None):
+        with pytest.raises(RuntimeError, match="task_loss must only return the loss; it ran backward itself"):
+            guide.step(closure, pairs)
+
+
+def test_a_task_loss_that_is_a_tensor_is_refused(toys: ModuleType) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model))
+    with pytest.raises(TypeError, match=r"got Tensor: it has to run after the correction\. Write lambda: criterion"):
+        guide.step(toys.task(model, toys.batch())(), toys.pairs())  # type: ignore[arg-type]
+    assert guide.iteration == 0
+
+
+def test_a_task_loss_without_a_graph_is_refused(toys: ModuleType) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model))
+    with pytest.raises(RuntimeError, match="a loss without a graph"):
+        guide.step(lambda: toys.task(model, toys.batch())().detach(), toys.pairs())
+
+
+def test_rescale_without_gradients_is_refused(toys: ModuleType) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model))
+    correction = guide.correct(toys.pairs())
+    with pytest.raises(RuntimeError, match="no task gradient to rescale: run backward between correct and rescale"):
+        guide.rescale(correction)
+
+
+def test_detached_features_are_refused(toys: ModuleType, naive: ModuleType) -> None:
+    class Detached(naive.Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.extractor(x).detach())
+
+    body = toys.mlp()
+    model = Detached(body[:-1], body[-1])
+    with pytest.raises(RuntimeError, match="reaches the head alone: its features arrive detached"):
+        Guidance(model, toys.build(model)).correct(toys.pairs())
+    # training the head alone, on purpose, is fine
+    head_alone = Guidance(model, torch.optim.SGD(model.head.parameters(), lr=0.1))
+    assert head_alone.correct(toys.pairs()).norm.item() > 0
+
+
+def test_a_corrective_loss_that_reaches_nothing_is_refused(toys: ModuleType) -> None:
+    model = toys.mlp()
+    stray = nn.Parameter(torch.zeros(1))
+    model.requires_grad_(False)
+    with pytest.raises(RuntimeError, match="reaches no trainable parameter: everything it touches is frozen"):
+        Guidance(model, torch.optim.SGD([stray], lr=0.1)).correct(toys.pairs())
+    other = toys.mlp()
+    guide = Guidance(other, torch.optim.SGD([stray], lr=0.1))
+    with pytest.raises(RuntimeError, match="reaches no parameter of the optimizer: give it the model's own"):
+        guide.correct(toys.pairs())
+
+
+def test_pairs_are_validated() -> None:
+    images, label = torch.zeros(3, 2, 4, 4), torch.zeros(3, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"must have one shape, got first \(3, 2, 4, 4\) and second \(2, 2, 4, 4\)"):
+        Pairs(images, images[:2], label)
+    with pytest.raises(ValueError, match=r"expected one label a pair, shape \(3,\), got \(2,\)"):
+        Pairs(images, images, label[:2])
+    with pytest.raises(ValueError, match=r"pair labels must be integers, got torch\.float32; use label\.long\(\)"):
+        Pairs(images, images, label.float())
+    with pytest.raises(ValueError, match=r"got torch\.bool"):
+        Pairs(images, images, label.bool())
+    with pytest.raises(ValueError, match="needs at least one pair, got none"):
+        Pairs(images[:0], images[:0], label[:0])
+    pairs = Pairs(images, images, label.to(torch.int32))
+    assert len(pairs) == 3
+    assert pairs.to("meta").first.device.type == "meta"

@@ -1,0 +1,155 @@
+"""Corrections now and then: `every`, resuming, accumulation, and a time without pairs."""
+
+from __future__ import annotations
+
+import copy
+import math
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ipg.guidance import Guidance
+
+# -- every, resuming, accumulation ----------------------------------------------------------------------------------
+
+
+def test_every_draws_only_when_due_and_reuses_the_last_correction(toys: ModuleType) -> None:
+    model, sampler = toys.mlp(), toys.Sampler()
+    guide = Guidance(model, toys.build(model, "adam"), every=3, alpha=0.2)
+    due, norms = [], []
+    for i in range(7):
+        due.append(guide.due)
+        report = guide.step(toys.task(model, toys.batch(seed=i)), sampler)
+        norms.append(report.correction_norm.item())
+        assert report.scale.item() * report.task_norm.item() == pytest.approx(0.2 * norms[-1])
+    assert due == [True, False, False, True, False, False, True]
+    assert sampler.drawn == 3
+    assert norms[0] == norms[1] == norms[2] != norms[3] == norms[4] == norms[5] != norms[6]
+    assert guide.iteration == 7
+
+
+@pytest.mark.parametrize("margin", [0.5, "0.5x"])
+def test_resume_inside_a_cycle_is_exact(toys: ModuleType, margin: float | str) -> None:
+    def fresh() -> tuple[nn.Module, torch.optim.Optimizer, Guidance]:
+        model = toys.mlp(dtype=torch.float32)
+        optimizer = toys.build(model, "adam")
+        return model, optimizer, Guidance(model, optimizer, every=4, margin=margin)
+
+    def run(model: nn.Module, guide: Guidance, sampler: Any, start: int, stop: int) -> None:
+        for i in range(start, stop):
+            guide.step(toys.task(model, toys.batch(seed=i, dtype=torch.float32)), sampler)
+
+    model, optimizer, guide = fresh()
+    sampler = toys.Sampler(dtype=torch.float32)
+    run(model, guide, sampler, 0, 6)
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), guide.state_dict()])
+    drawn = sampler.drawn
+    run(model, guide, sampler, 6, 12)
+
+    def resume(state: dict[str, Any] | None) -> tuple[nn.Module, torch.optim.Optimizer, Guidance]:
+        other, its_optimizer, its_guide = fresh()
+        other.load_state_dict(saved[0])
+        its_optimizer.load_state_dict(copy.deepcopy(saved[1]))
+        if state is not None:
+            its_guide.load_state_dict(state)
+        run(other, its_guide, toys.Sampler(drawn, dtype=torch.float32), 6, 12)
+        return other, its_optimizer, its_guide
+
+    other, its_optimizer, its_guide = resume(saved[2])
+    assert torch.equal(toys.bits(other), toys.bits(model))
+    assert torch.equal(toys.state_bits(its_optimizer), toys.state_bits(optimizer))
+    for name, value in guide.state_dict().items():
+        assert torch.equal(torch.as_tensor(its_guide.state_dict()[name]), torch.as_tensor(value)), name
+    assert not torch.equal(toys.bits(resume(None)[0]), toys.bits(model))  # without its state it is another run
+
+
+def test_state_survives_saving_and_keeps_its_tensors(toys: ModuleType, tmp_path: Any) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model), margin="0.5x")
+    guide.step(toys.task(model, toys.batch()), toys.pairs())
+    copied = guide.state_dict()
+    torch.save(copied, tmp_path / "guide.pt")
+    state = torch.load(tmp_path / "guide.pt", weights_only=True)
+    other = Guidance(model, toys.build(model), margin="0.5x")
+    held = other.correction, other.margin
+    other.load_state_dict(state)
+    assert other.iteration == 1
+    assert other.correction is held[0]
+    assert held[0].norm.item() == guide.correction.norm.item() > 0
+    assert held[1].item() == guide.margin.item() > 0
+    guide.step(toys.task(model, toys.batch()), toys.pairs())
+    assert held[0].norm.item() != guide.correction.norm.item()
+    for name, value in state.items():  # a state is a copy, not a window
+        assert torch.equal(torch.as_tensor(copied[name]), torch.as_tensor(value)), name
+    with pytest.raises(ValueError, match=r"not the state of a Guidance.*margin"):
+        other.load_state_dict({k: v for k, v in state.items() if k != "margin"})
+
+
+def test_accumulation_equals_the_step_on_the_whole_batch(toys: ModuleType) -> None:
+    whole, parts = toys.mlp(), toys.mlp()
+    optimizers = [toys.build(model, "adam") for model in (whole, parts)]
+    guides = [Guidance(whole, optimizers[0], every=2), Guidance(parts, optimizers[1], every=2)]
+    for i in range(5):
+        x, y = toys.batch(12, seed=i)
+        pairs = toys.pairs(seed=i)
+        report = guides[0].step(toys.task(whole, (x, y)), pairs)
+        correction = guides[1].correct(pairs)
+        for rows in torch.arange(12).chunk(3):
+            (toys.task(parts, (x[rows], y[rows]))() / 3).backward()
+        other = guides[1].rescale(correction)
+        optimizers[1].step()
+        optimizers[1].zero_grad()
+        torch.testing.assert_close(toys.bits(parts), toys.bits(whole), atol=1e-12, rtol=1e-12)
+        assert math.isnan(other.task_loss.item())  # the caller knows it, the guide does not
+        for name in ("alignment", "correction_norm", "task_norm", "scale", "violated"):
+            assert getattr(other, name).item() == pytest.approx(getattr(report, name).item(), rel=1e-10)
+
+
+def test_the_task_gradient_is_taken_at_the_corrected_parameters(toys: ModuleType) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model))
+    pairs, seen = toys.pairs(), []
+
+    def loss() -> Tensor:
+        seen.append(toys.bits(model))
+        return toys.task(model, toys.batch())()
+
+    before = toys.bits(model)
+    twin = copy.deepcopy(model)
+    guide.step(loss, pairs)
+    Guidance(twin, toys.build(twin)).correct(pairs)
+    assert torch.equal(seen[0], toys.bits(twin))
+    assert not torch.equal(seen[0], before)
+
+
+# -- without pairs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adamw", "rmsprop"])
+def test_step_without_pairs_is_plain_training_bit_for_bit(toys: ModuleType, name: str) -> None:
+    def fresh() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(5)
+        model = toys.Modes()
+        return model, toys.build(model, name)
+
+    plain, optimizer = fresh()
+    for i in range(5):
+        optimizer.zero_grad()
+        toys.task(plain, toys.batch(seed=i, dtype=torch.float32))().backward()
+        optimizer.step()
+    guided, its_optimizer = fresh()
+    guide = Guidance(guided, its_optimizer)
+    for i in range(5):
+        report = guide.step(toys.task(guided, toys.batch(seed=i, dtype=torch.float32)), None)
+    assert torch.equal(toys.bits(guided), toys.bits(plain))
+    assert torch.equal(toys.state_bits(its_optimizer), toys.state_bits(optimizer))
+    numbers = report.numbers()
+    assert numbers["scale"] == 1
+    assert numbers["task_loss"] > 0
+    assert math.isnan(numbers["alignment"])
+    assert numbers["violated"] == numbers["clipped"] == numbers["floored"] == 0
+    assert guide.iteration == 0
+    guide.correct(toys.pairs(dtype=torch.float32))  # nothing is left behind that a correction would refuse
