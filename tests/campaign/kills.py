@@ -34,8 +34,8 @@ MEANS = (
 LIMITS = (
     "The same bits on a GPU without --deterministic, and of several ranks with a network that draws at random; that a "
     "signal in the moment before the program has begun is answered by a line; what a machine that loses power has not "
-    "written; that ranks which still wait for each other end at once when torchrun itself is killed: they give up "
-    "after five minutes, and hold nothing until then."
+    "written; that ranks end at once when torchrun itself is killed: those that train save and stop within seconds, "
+    "those that have not met yet give up after five minutes, and hold nothing until then."
 )
 CASES = 200
 
@@ -51,8 +51,9 @@ ATTEMPTS = 10
 """So many times at most a command is run until it is done."""
 TARGETS = {"runner": ("group", "leader", "child"), "ranks": ("group", "child")}
 """What a kill may hit, where a command has several processes."""
-LINGER = 330
-"""Seconds that processes may outlive the one that was ended: ranks whose launcher is gone wait five minutes for it."""
+LINGER = 400
+"""Seconds that processes may outlive the one that was ended: ranks whose launcher is gone before they have met wait for
+it for five minutes, from when they have begun."""
 IN_USE = "is in use by another process"
 
 

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 
 from ipg.training.checkpoint import load_checkpoint
 from ipg.training.distributed import Team, processes
@@ -165,6 +167,54 @@ def test_torchrun_trains_and_one_process_speaks(tmp_path: Path) -> None:
     ran = run("400")  # other settings, same folder
     assert ran.returncode != 0
     assert "holds another run" in ran.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_ranks_save_and_end_when_torchrun_is_killed(tmp_path: Path) -> None:
+    """They would train on unseen, and hold the folder of the run."""
+    options = ["--epochs", "200", "--size", "14", "--batch", "250", "--pairs", "6", "--held-out-pairs", "10"]
+    folder, log = tmp_path / "run", tmp_path / "log"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ipg"]
+    command = [*launcher, "train", *options, "--device", "cpu", "--output", str(folder)]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    with log.open("w") as said:
+        torchrun = subprocess.Popen(command, env=variables, stdout=said, stderr=said)
+        try:
+            wait_for(lambda: (folder / "checkpoint.safetensors").exists())
+            ranks = children(torchrun.pid)
+        finally:
+            torchrun.kill()
+            torchrun.wait()
+    try:
+        assert len(ranks) == 2
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks), seconds=50)
+    finally:
+        for pid in ranks:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert "run the same command again to go on" in log.read_text()
+    assert not (folder / "done").exists()
+    with FileLock(folder / "lock", timeout=0):  # nobody holds it
+        pass
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that are still there."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if int((place / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(place.name))
+    return found
+
+
+def wait_for(there: Callable[[], bool], *, seconds: float = LIMIT_SECONDS) -> None:
+    """Look until it is there."""
+    until = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < until, f"not there after {seconds:g} seconds"
+        time.sleep(0.1)
 
 
 # -- a team of one ---------------------------------------------------------------------------------------------------

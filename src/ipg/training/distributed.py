@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -33,6 +35,11 @@ PATIENCE = timedelta(minutes=5)
 MEET_SECONDS = 0.25
 """How often the processes agree on what to do next."""
 
+WATCH_SECONDS = 1.0
+"""How often a process looks whether `torchrun` is still there."""
+GRACE_SECONDS = 60.0
+"""How long it may then take over its checkpoint."""
+
 T = TypeVar("T")
 
 
@@ -56,11 +63,37 @@ def processes(device: str) -> Iterator[bool]:
         if local >= torch.cuda.device_count():
             raise ValueError(f"process {local} on this machine has no GPU of its own: {torch.cuda.device_count()} here")
         torch.cuda.set_device(local)
-    with _clear_loss():
+    with _ending_with_launcher(), _clear_loss():
         dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=PATIENCE)
         yield dist.get_rank() == 0
         gc.collect()  # a wrapped model in a cycle would outlive its process group, which aborts at exit
         dist.destroy_process_group()  # not after an error: it may wait for a process that is gone
+
+
+@contextmanager
+def _ending_with_launcher() -> Iterator[None]:
+    """Inside, this process ends when the `torchrun` that has started it is gone: it is asked to stop, then ended.
+
+    Else it would train on unseen, and hold the folder of its run.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        yield
+        return
+    launcher, over = os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_SECONDS):
+            if os.getppid() != launcher:
+                os.kill(os.getpid(), signal.SIGTERM)
+                if not over.wait(GRACE_SECONDS):
+                    os._exit(1)
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 class Team:
