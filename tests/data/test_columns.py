@@ -1,5 +1,6 @@
 import gzip
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -7,6 +8,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from ipg.data import columns
 from ipg.data.columns import Columns, parse_csv, read_columns
 from ipg.data.errors import DataError, ProblemsError
 
@@ -99,7 +101,9 @@ def test_parquet(tmp_path: Path) -> None:
 
 def fake_parquet(monkeypatch: pytest.MonkeyPatch, table: dict[str, list[object]]) -> None:
     module = ModuleType("pyarrow.parquet")
-    module.read_table = lambda path: SimpleNamespace(to_pydict=lambda: table)  # type: ignore[attr-defined]
+    part = SimpleNamespace(nbytes=1, to_pydict=lambda: table)
+    file = SimpleNamespace(schema_arrow=SimpleNamespace(names=list(table)), iter_batches=lambda: [part])
+    module.ParquetFile = lambda path: nullcontext(file)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", module)
 
@@ -111,6 +115,16 @@ def test_parquet_cells_become_text(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert read_columns(path).values == {"path": ["a.jpg"], "label": ["3"]}
     fake_parquet(monkeypatch, {"path": []})
     with pytest.raises(DataError, match="has no row"):
+        read_columns(path)
+
+
+def test_a_small_parquet_that_unpacks_to_a_large_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bomb.parquet"
+    parquet.write_table(pyarrow.table({"path": ["a.jpg"] * 200_000, "label": ["cat"] * 200_000}), path)
+    assert path.stat().st_size < 20_000
+    assert len(read_columns(path)) == 200_000
+    monkeypatch.setattr(columns, "LARGEST_TABLE", 1 << 20)
+    with pytest.raises(DataError, match=r"bomb\.parquet unpacks to more than 1,048,576 bytes: it is no table"):
         read_columns(path)
 
 

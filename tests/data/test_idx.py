@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ipg.data import idx as module
 from ipg.data.errors import DataError
 from ipg.data.idx import read_idx
 
@@ -46,6 +47,16 @@ def test_what_is_wrong_with_a_file_is_said(data: bytes, message: str, tmp_path: 
     with pytest.raises(DataError, match=message) as caught:
         read_idx(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_small_file_that_unpacks_to_a_large_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 1000)
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(idx(2000, body=bytes(2000))))
+    with pytest.raises(DataError, match="unpacks to more than 1,000 bytes"):
+        read_idx(path)
+    path.write_bytes(gzip.compress(idx(900, body=bytes(900))))
+    assert read_idx(path).shape == (900,)
 
 
 def test_missing_file(tmp_path: Path) -> None:

@@ -121,10 +121,21 @@ def _read_parquet(path: Path) -> Columns:
     except ImportError:
         remedy = 'install it (pip install "invariance-pair-guidance[parquet]") or save a CSV'
         raise DataError(f"{path}: Parquet needs pyarrow; {remedy}") from None
+    table: dict[str, list[Any]] = {}
+    unpacked = 0
     try:
-        table: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
+        with parquet.ParquetFile(path) as file:
+            table = {name: [] for name in file.schema_arrow.names}
+            for part in file.iter_batches():
+                unpacked += part.nbytes
+                if unpacked > LARGEST_TABLE:
+                    break
+                for name, cells in part.to_pydict().items():
+                    table[name] += cells
     except Exception as error:  # of pyarrow's own kinds
         raise DataError(f"{path} cannot be read as Parquet: {error}") from error
+    if unpacked > LARGEST_TABLE:
+        raise DataError(f"{path} unpacks to more than {LARGEST_TABLE:,} bytes: it is no table of images")
     for name, cells in table.items():
         if nested := [type(cell).__name__ for cell in cells if isinstance(cell, list | dict | tuple | bytes)]:
             raise DataError(f"{path}: the column {name} holds {nested[0]}; expected text or numbers")

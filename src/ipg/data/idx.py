@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import struct
 import zlib
@@ -16,6 +17,8 @@ from ipg.data.errors import DataError
 
 __all__ = ["read_idx"]
 
+MOST_BYTES = 256 << 20
+"""What a gzipped file may unpack to: MNIST has 47 million bytes."""
 _GZIP = b"\x1f\x8b"
 _UINT8 = 0x08
 
@@ -45,8 +48,14 @@ def read_idx(path: str | PathLike[str]) -> Tensor:
 def _read_bytes(path: Path) -> bytes:
     try:
         data = path.read_bytes()
-        return gzip.decompress(data) if data.startswith(_GZIP) else data
+        if not data.startswith(_GZIP):
+            return data
+        with gzip.open(io.BytesIO(data)) as file:
+            unpacked = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist") from None
     except (OSError, EOFError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
         raise DataError(f"{path} cannot be read: {error}") from error
+    if len(unpacked) > MOST_BYTES:
+        raise DataError(f"{path} unpacks to more than {MOST_BYTES:,} bytes: it is not MNIST")
+    return unpacked

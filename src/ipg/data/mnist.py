@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ipg.data.arrays import check_npz
 from ipg.data.errors import DataError, MissingError, array_trouble
 from ipg.data.idx import read_idx
 from ipg.files import replacing
@@ -172,6 +173,7 @@ def _find(folder: Path, name: str) -> Path:
 def _read_npz(path: Path) -> list[Tensor]:
     keys = ("x_train", "y_train", "x_test", "y_test")
     try:
+        check_npz(path)
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = [archive[key] for key in keys]
     except KeyError as error:

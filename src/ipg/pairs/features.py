@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from ipg.data.arrays import check_npz
 from ipg.data.columns import read_columns
 from ipg.data.errors import DataError
 from ipg.data.table import ImageTable
@@ -127,6 +128,7 @@ def _read(place: Path) -> tuple[NDArray[Any], list[str] | None]:
                 return file.get_tensor("features").float().numpy(), json.loads(names) if names else None
         except SafetensorError as error:
             raise ValueError(str(error)) from error
+    check_npz(place)
     loaded = np.load(place, allow_pickle=False)
     if isinstance(loaded, np.ndarray):
         return loaded, None

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ipg.data.arrays import check_npz
 from ipg.data.columns import read_columns
 from ipg.data.errors import DataError, array_trouble
 
@@ -74,6 +75,7 @@ def _read_table(place: Path) -> Opinions:
 
 def _read_npz(place: Path) -> Opinions:
     try:
+        check_npz(place)
         with np.load(place, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as error:  # damaged files make NumPy and zipfile stumble in many ways

@@ -114,6 +114,7 @@ def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
     lines = []
     for arm in ranked:
         marks = ["highest"] if highest.get(_rivals(arm)) is arm else []
+        marks += ["collapsed"] if arm.collapsed else []
         marks += ["taken"] if any(_alike(arm, other) for other in tuned) else []
         disagreement = arm.spread("pair_disagreement")
         lines.append(
@@ -130,7 +131,8 @@ def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
     notes = (
         f"In percent on the split `{study.split}`, mean ± standard deviation over seeds; the test split is not read. "
         f"*Highest*: the highest mean {what} of the method with as many pairs under the same protocol, among settings "
-        "that have all their seeds. *Taken*: the settings of a study on the test split, whatever ran them."
+        "that have all their seeds, none collapsed (one class for every image, or broken off). *Taken*: the settings "
+        "of a study on the test split, whatever ran them."
     )
     return [f"## {study.name}", shared, markdown(head, lines), notes, *_ends(study)]
 
@@ -190,11 +192,17 @@ def _alike(one: Arm, other: Arm) -> bool:
 
 
 def _highest(ranked: Sequence[Arm]) -> dict[tuple[Any, ...], Arm]:
-    """The first of the arms that compete, where there are several; those without all their seeds cannot be it."""
+    """The first of the arms that compete, where there are several.
+
+    Those without all their seeds cannot be it, nor those of which a seed collapsed.
+    """
     rivals: dict[tuple[Any, ...], list[Arm]] = {}
     for arm in ranked:
         rivals.setdefault(_rivals(arm), []).append(arm)
-    whole = {key: [arm for arm in arms if len(arm.rows) == len(arm.seeds)] for key, arms in rivals.items()}
+    whole = {
+        key: [arm for arm in arms if len(arm.rows) == len(arm.seeds) and not arm.collapsed]
+        for key, arms in rivals.items()
+    }
     return {key: arms[0] for key, arms in whole.items() if arms and len(rivals[key]) > 1}
 
 
