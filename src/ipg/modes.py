@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["Modes"]
+__all__ = ["Modes", "unchanged"]
 
 
 class Modes:
@@ -71,6 +71,21 @@ class Modes:
         finally:
             self._comparing = False
             _set(self._others, modes)
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Afterwards the mode of every module is as before, and so is what held layers were asked for last."""
+    modes = [(module, module.training) for module in model.modules()]
+    held = [module.__dict__.get("train") for module, _ in modes]
+    asked = [(kept, kept.asked) for kept in held if isinstance(kept, _StayInEval)]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for kept, mode in asked:
+            kept.asked = mode
 
 
 class _StayInEval:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ipg.guidance import Guidance
+from ipg.modes import unchanged
 
 
 @pytest.fixture
@@ -145,6 +146,17 @@ def test_close_leaves_a_plain_network() -> None:
     assert modes(model) == FOLLOWS  # what it was told last
     assert "train" not in vars(model[1])
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_an_evaluation_changes_nothing_of_what_comes_after_close() -> None:
+    model = network()
+    guide = held(model)
+    model.train()
+    with unchanged(model):
+        model.eval()
+    assert modes(model) == KEPT
+    guide.close()
+    assert modes(model) == FOLLOWS
 
 
 def test_batch_norm_is_let_go_with_the_guidance() -> None:

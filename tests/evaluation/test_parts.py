@@ -45,6 +45,14 @@ def test_of_no_image_there_is_one_part() -> None:
     assert answer.given == [0]
 
 
+@pytest.mark.parametrize(("most", "given"), [(8, [8, 8]), (4, [8, 4, 4, 4])])
+def test_the_last_part_is_filled_up_where_so_asked(most: int, given: list[int]) -> None:
+    answer = Small(most)
+    assert torch.equal(in_parts(answer, torch.arange(10), 8, fill=True), 2 * torch.arange(10))
+    assert answer.given == given
+    assert len(in_parts(answer, torch.arange(0), 8, fill=True)) == 0
+
+
 class Short(nn.Sequential):
     """A linear network on a device with little memory."""
 

@@ -18,10 +18,11 @@ from ipg.data import load
 from ipg.data.table import ImageTable
 from ipg.evaluation import groups
 from ipg.evaluation.groups import predict
+from ipg.experiments import trial as trials
 from ipg.experiments.arms import collapsed, same_run, unmeasured, went_wrong
 from ipg.experiments.study import Trial
 from ipg.experiments.trial import _pack, run_trial
-from ipg.guidance import CollapseError
+from ipg.guidance import CollapseError, NonFiniteError
 from ipg.training.loop import train
 from ipg.training.materials import Materials, gather
 
@@ -203,6 +204,25 @@ def test_a_run_that_breaks_off_in_its_first_stage_has_no_figures(trial: Callable
     assert set(row) >= ROW
     assert unmeasured(row)
     assert went_wrong(row)
+
+
+@pytest.mark.parametrize("engine", ["auto", "captured"])
+def test_a_run_that_breaks_off_in_its_first_stage_is_of_the_device_that_it_was_meant_for(
+    trial: Callable[..., Trial], engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network of the second stage has not been brought there yet."""
+
+    def broken(*_: Any, listeners: Any, **__: Any) -> Any:
+        listeners[0].first_stage(step=0, total=9)
+        raise NonFiniteError("the loss is NaN")
+
+    monkeypatch.setattr(trials, "train", broken)
+    monkeypatch.setattr(trials, "resolve_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(trials, "provenance", lambda device: {"hardware": device.type})
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)
+    row = run_trial(trial("jtt", engine=engine))
+    assert (row["hardware"], row["config"]["engine"]) == ("cuda", "captured")
+    assert unmeasured(row)
 
 
 def test_a_run_that_breaks_off_after_its_first_stage_has_figures(

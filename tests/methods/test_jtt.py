@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
+from ipg.methods import jtt
 from ipg.methods.jtt import Jtt, JttOptions
 from ipg.training import loop
 from ipg.training.interrupt import Interrupted
@@ -65,9 +66,9 @@ def test_errors_come_lambda_times_more(table: ImageTable) -> None:
 
 
 def test_without_copies_it_is_plain_training(config: RunConfig, table: ImageTable) -> None:
-    jtt = config.with_changes(options={"copies": 0})
+    twice = config.with_changes(options={"copies": 0})
     erm = config.with_changes(method="erm")
-    one, other = (train(each, gather(each, table=table)) for each in (jtt, erm))
+    one, other = (train(each, gather(each, table=table)) for each in (twice, erm))
     assert same(state(one.model), state(other.model))
 
 
@@ -104,6 +105,36 @@ def test_a_stop_in_either_stage_changes_nothing(
     assert (tmp_path / "run" / "first_stage" / "done").exists()
     again = train(config, gather(config, table=table), folder=tmp_path / "run")
     assert same(state(again.model), expected)
+
+
+def test_a_run_goes_on_with_the_errors_that_it_had(
+    config: RunConfig, table: ImageTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Predicted again, by another GPU say, a few images may come out otherwise."""
+    expected = state(train(config, gather(config, table=table)).model)
+    between: Callable[..., None] = loop.Training._between_steps
+
+    def stopping(self: loop.Training, request: object) -> None:
+        between(self, request)
+        if self.progress.step == 2 and self.config.method == "jtt":
+            self._save()
+            raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Training, "_between_steps", stopping)
+        with pytest.raises(Interrupted):
+            train(config, gather(config, table=table), folder=tmp_path / "run")
+    real = jtt.predict
+
+    def otherwise(*arguments: Any, **options: Any) -> Tensor:
+        answers = real(*arguments, **options)
+        answers[:5] = 1 - answers[:5]
+        return answers
+
+    monkeypatch.setattr(jtt, "predict", otherwise)
+    assert not same(state(train(config, gather(config, table=table)).model), expected)
+    outcome = train(config, gather(config, table=table), folder=tmp_path / "run")
+    assert same(state(outcome.model), expected)
 
 
 def test_the_time_of_both_stages_counts(config: RunConfig, table: ImageTable, tmp_path: Path) -> None:

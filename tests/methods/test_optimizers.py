@@ -38,3 +38,28 @@ def test_the_rate_keeps_its_tensor_and_states_their_layout(kind: Any) -> None:
     for mine, theirs in zip(after.state.values(), before.state.values(), strict=True):
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
     assert after.state[layer.weight]["exp_avg"].stride() == layer.weight.stride()
+
+
+@pytest.mark.parametrize(
+    ("kind", "mine", "theirs"),
+    [
+        (torch.optim.Adam, {"fused": True, "capturable": True}, {"foreach": True, "fused": None, "capturable": False}),
+        (torch.optim.AdamW, {"fused": None, "capturable": False}, {"foreach": True, "capturable": True}),
+        (torch.optim.SGD, {"fused": True}, {"fused": None, "foreach": True}),
+    ],
+)
+def test_how_updates_are_carried_out_is_the_optimizers_own(
+    kind: Any, mine: dict[str, Any], theirs: dict[str, Any]
+) -> None:
+    """A run may go on where there is a GPU, or where there is none any more."""
+    layer = nn.Linear(2, 2)
+    optimizer = kind(layer.parameters(), lr=0.1, **mine)
+    before = {
+        name: value for name, value in optimizer.param_groups[0].items() if name not in ("params", "weight_decay")
+    }
+    state = copy.deepcopy(optimizer.state_dict())
+    state["param_groups"][0].update(theirs, weight_decay=0.5)
+    load_optimizer(optimizer, state)
+    found = optimizer.param_groups[0]
+    assert {name: found[name] for name in before} == before
+    assert found["weight_decay"] == 0.5

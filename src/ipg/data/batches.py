@@ -83,11 +83,9 @@ class Batches:
             raise ValueError(f"{table.name}: there is no image to train on")
         self.table, self.batch_size, self.seed = table, batch_size, seed
         sampling = sampling or Sampling()
-        self._rows = None if sampling.rows is None else sampling.rows.cpu()
         self._weights = None if sampling.weights is None else sampling.weights.double().cpu()
-        self._count = len(table) if self._rows is None else len(self._rows)
-        self._in_a_pass = -(-self._count // batch_size)  # the last may be smaller
-        self._steps = steps or self._in_a_pass
+        self._asked = steps
+        self.draw_from(sampling.rows)
         self.augmentation = augmentation or Augmentation()
         self.device = table.label.device
         self.streamed = table.images.device != self.device
@@ -100,7 +98,13 @@ class Batches:
 
     def __len__(self) -> int:
         """Batches an epoch."""
-        return self._steps
+        return self._asked or self._in_a_pass
+
+    def draw_from(self, rows: Tensor | None) -> None:
+        """Draw these images alone, (n,), as often as they are named; all of them where none are."""
+        self.drawn = None if rows is None else rows.cpu()
+        self._count = len(self.table) if self.drawn is None else len(self.drawn)
+        self._in_a_pass = -(-self._count // self.batch_size)  # the last may be smaller
 
     def rows(self, epoch: int, *, start: int = 0) -> Iterator[Tensor]:
         """The batches of `epoch` from the `start`-th on, each as rows on the table's device.
@@ -133,7 +137,7 @@ class Batches:
         if self._weights is not None:
             return torch.multinomial(self._weights, self._count, replacement=True, generator=generator)
         order = torch.randperm(self._count, generator=generator)
-        return order if self._rows is None else self._rows[order]
+        return order if self.drawn is None else self.drawn[order]
 
     def take(self, rows: Tensor) -> Batch:
         """The images of `rows`; of streamed ones those in place, whose rows they must be."""

@@ -14,6 +14,7 @@ from ipg.comparison import is_compiled
 from ipg.data.table import ImageTable
 from ipg.evaluation.confidence import confidence_metrics
 from ipg.evaluation.parts import in_parts
+from ipg.modes import unchanged
 from ipg.rationale import predicted_class
 
 __all__ = ["evaluate", "evaluating", "evaluation_batch", "group_metrics", "logits", "metrics", "predict"]
@@ -27,14 +28,9 @@ EVALUATION_VALUES_CPU = 32 * 3 * 128 * 128
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode without gradients; the mode of every module is as before afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    with unchanged(model), torch.no_grad():
+        model.eval()
+        yield
 
 
 def evaluation_batch(images: Tensor, place: torch.device) -> int:
@@ -72,11 +68,12 @@ def _answers(
     """
     place = next(model.parameters(), images).device
     size = evaluation_batch(images, place)
-    count = len(images)
-    if is_compiled(model) and (missing := -count % size):
-        images = torch.cat([images, images[-1:].expand(missing, -1, -1, -1)])
+
+    def answer(part: Tensor) -> Tensor:
+        return take(logits_of(model(part.to(place).float() / 255)))
+
     with evaluating(model), torch.autocast(place.type, dtype=autocast, enabled=autocast is not None):
-        return in_parts(lambda part: take(logits_of(model(part.to(place).float() / 255))), images, size)[:count]
+        return in_parts(answer, images, size, fill=is_compiled(model))
 
 
 def evaluate(

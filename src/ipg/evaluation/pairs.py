@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ipg.evaluation.groups import predict
+from ipg.evaluation.groups import logits
 from ipg.evaluation.statistics import counted
 from ipg.pairs.pairset import PairSet
+from ipg.rationale import predicted_class
 
-__all__ = ["pair_disagreement", "pair_metrics"]
+__all__ = ["disagreement", "pair_disagreement", "pair_metrics"]
 
 
 def pair_disagreement(model: nn.Module, pairs: PairSet | None, *, autocast: torch.dtype | None = None) -> float | None:
     """Share of `pairs` whose members are classified differently; None where there are no pairs."""
+    return disagreement(lambda images: logits(model, images, autocast=autocast), pairs)
+
+
+def disagreement(says: Callable[[Tensor], Tensor], pairs: PairSet | None) -> float | None:
+    """The same of what `says` gives the logits of images."""
     if pairs is None or len(pairs) == 0:
         return None
-    first = predict(model, pairs.first, autocast=autocast)
-    second = predict(model, pairs.second, autocast=autocast)
+    first, second = (predicted_class(says(members)) for members in (pairs.first, pairs.second))
     return float((first != second).double().mean())
 
 

@@ -12,17 +12,27 @@ from torch import Tensor
 __all__ = ["free_memory", "in_parts"]
 
 
-def in_parts(answer: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
+def in_parts(answer: Callable[[Tensor], Tensor], images: Tensor, size: int, *, fill: bool = False) -> Tensor:
     """What `answer` makes of each part of `images`, put together; there is one part at least, if of no image.
 
-    Parts have `size` images, or half as many, as often as it takes, where the device lacks the memory for them.
+    Parts have `size` images, or half as many, as often as it takes, where the device lacks the memory for them. The
+    last may be smaller, unless it is to be filled up: with its last image, of which no answer is kept.
     """
     while size > 1:
         with suppress(torch.OutOfMemoryError):  # inside, the error would hold on to all that was made
-            return torch.cat([answer(part) for part in torch.split(images, size)])
+            return _answers(answer, images, size, fill=fill)
         size //= 2
         free_memory()
-    return torch.cat([answer(part) for part in torch.split(images, 1)])
+    return _answers(answer, images, 1, fill=fill)
+
+
+def _answers(answer: Callable[[Tensor], Tensor], images: Tensor, size: int, *, fill: bool) -> Tensor:
+    def of(part: Tensor) -> Tensor:
+        missing = -len(part) % size if fill else 0
+        whole = torch.cat([part, part[-1:].expand(missing, *part.shape[1:])]) if missing else part
+        return answer(whole)[: len(part)]
+
+    return torch.cat([of(part) for part in torch.split(images, size)])
 
 
 def free_memory() -> None:

@@ -18,7 +18,7 @@ from ipg.experiments.ablations import gather_trial
 from ipg.experiments.study import ELSEWHERE, Trial
 from ipg.guidance import CollapseError, NonFiniteError
 from ipg.rationale import predicted_class
-from ipg.training.device import autocast_dtype
+from ipg.training.device import autocast_dtype, numerics, resolve_device
 from ipg.training.engine import resolve
 from ipg.training.listeners import Listener
 from ipg.training.loop import settled, train
@@ -69,7 +69,8 @@ def run_trial(
     result = outcome.result
     selected = next(row for row in outcome.rows if row["epoch"] == result["selected_epoch"])
     part = materials.table.part(metrics_split)
-    predictions = predict(outcome.model, part.images, autocast=autocast_dtype(config))
+    with numerics(config, resolve_device(config.device)):
+        predictions = predict(outcome.model, part.images, autocast=autocast_dtype(config))
 
     def told(row: dict[str, Any]) -> dict[str, Any]:
         return {**row[metrics_split], "pair_disagreement": row["pair_disagreement"]}
@@ -118,7 +119,8 @@ def _collapsed(
     Where that is not `trained` at all, the metrics are those of no image: all null.
     """
     model, config = materials.model, trial.config
-    device = next(model.parameters()).device
+    meant = resolve_device(config.device)
+    device = next(model.parameters()).device  # another, where it was not trained
     autocast = autocast_dtype(config)
     part = materials.table.part(split).to(device, images=False)
     held_out = None if materials.held_out is None or not trained else materials.held_out.to(device)
@@ -129,7 +131,7 @@ def _collapsed(
     found = metrics(said, part, training=materials.table.part("train"))
     found |= {"pair_disagreement": pair_disagreement(model, held_out, autocast=autocast)}
     return {
-        **_identity(trial, materials, settled(resolve(config, device, processes=1)), split),
+        **_identity(trial, materials, settled(resolve(config, meant, processes=1)), split),
         "selected_epoch": None,
         "collapse": why,
         "metrics": found,
@@ -138,7 +140,7 @@ def _collapsed(
         "curve": [],
         "validation_curve": [],
         "seconds": round(seconds, 3),
-        **provenance(device),
+        **provenance(meant),
     }
 
 

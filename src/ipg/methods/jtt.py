@@ -60,5 +60,5 @@ class Jtt(Erm):
     def learn(cls, first: nn.Module, table: ImageTable, options: Any, *, autocast: torch.dtype | None) -> Sampling:
         """All images, and the errors of the first network λ times more."""
         wrong = predict(first, table.images, autocast=autocast) != table.label
-        errors = torch.nonzero(wrong).flatten()
-        return Sampling(rows=torch.cat([torch.arange(len(table), device=errors.device), errors.repeat(options.copies)]))
+        errors = torch.nonzero(wrong.cpu()).flatten()
+        return Sampling(rows=torch.cat([torch.arange(len(table)), errors.repeat(options.copies)]))

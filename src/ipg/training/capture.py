@@ -104,7 +104,8 @@ class CapturedStep(EagerStep):
         graph = torch.cuda.CUDAGraph()
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
         try:
-            with torch.cuda.graph(graph, pool=pool, stream=self._stream):
+            # only this thread is held to what a capture allows: another may be gathering images
+            with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
                 self.step(self._rows)
         except RuntimeError as error:
             self._possible = False

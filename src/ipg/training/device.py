@@ -58,6 +58,9 @@ def autocast_dtype(config: RunConfig) -> torch.dtype | None:
     return torch.bfloat16 if precision == "bf16" else None
 
 
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# Deterministic runs need it. torch looks once, at the first product on a GPU of whatever run.
+
 LONG = 2000
 """Iterations from which it pays to try all kernels of a convolution."""
 
@@ -79,8 +82,6 @@ def numerics(config: RunConfig, device: torch.device, *, iterations: int | None 
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark = torch.backends.cudnn.benchmark
-    if config.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         for place, name, values in switches:
             setattr(place, name, values[resolve_precision(config.precision, device) != "fp32"])

@@ -8,15 +8,16 @@ writes files and speaks. When to look, save and stop is agreed on, since clocks 
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ipg.collectives import find_peers, shard
 from ipg.evaluation.groups import logits
 from ipg.training.device import resolve_device
+from ipg.words import listed
 
 __all__ = ["ProcessLostError", "Team", "processes"]
 
@@ -178,7 +180,7 @@ class Team:
             return model
         if batch_norm == "train" and any(isinstance(module, _BatchNorm) for module in model.modules()):
             if device.type == "cuda":
-                model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+                model = synchronised(model)
             else:
                 warnings.warn(
                     "BatchNorm in train mode sees each process's own shard here: SyncBatchNorm needs GPUs. Use "
@@ -198,10 +200,36 @@ class Team:
         part = logits(model, shard(images, self.index, self.size), autocast=autocast)
         return self.peers.gather(part)[: len(images)]
 
-    def settle(self, model: nn.Module) -> None:
-        """Give all processes the first one's buffers: BatchNorm's statistics are those of its own shards."""
-        for buffer in model.buffers():
-            self.peers.broadcast_(buffer)
+    def settle(self, model: nn.Module, *, parameters: bool = False) -> None:
+        """Give all processes the first one's buffers, and its parameters where so asked.
+
+        BatchNorm's statistics are those of a process's own shards.
+        """
+        for tensor in (*model.buffers(), *(model.parameters() if parameters else ())):
+            self.peers.broadcast_(tensor.detach())
+
+
+def synchronised(model: nn.Module) -> nn.Module:
+    """`model` with BatchNorm over the batches of all processes, in place.
+
+    Raises:
+        ValueError: one of its layers is a BatchNorm of a kind of its own, which would become an ordinary one.
+    """
+    kinds = {type(module) for module in model.modules() if isinstance(module, _BatchNorm)}
+    own = kinds - {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm}
+    if not own:
+        return cast(nn.Module, nn.SyncBatchNorm.convert_sync_batchnorm(model))  # type: ignore[no-untyped-call]
+    known: set[type] = set()
+    with suppress(ImportError):
+        layers: Any = importlib.import_module("timm.layers")
+        known = {layers.BatchNormAct2d, layers.SyncBatchNormAct}  # which have their activation inside
+        if own <= known:
+            return cast(nn.Module, layers.convert_sync_batchnorm(model))
+    names = listed(sorted(kind.__name__ for kind in own - known))
+    raise ValueError(
+        f"the network has {names}, which cannot be synchronised between processes: train it in one process, or with "
+        "--batch-norm eval"
+    )
 
 
 @contextmanager

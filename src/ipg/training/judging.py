@@ -14,7 +14,7 @@ from ipg.data.table import ImageTable
 from ipg.evaluation.batch_norm import batch_norm_gap
 from ipg.evaluation.decision import draw_line, movable_head, moved
 from ipg.evaluation.groups import metrics
-from ipg.evaluation.pairs import pair_disagreement
+from ipg.evaluation.pairs import disagreement
 from ipg.pairs.pairset import PairSet
 from ipg.training.device import autocast_dtype
 from ipg.training.distributed import Team
@@ -115,8 +115,8 @@ class Judge:
         for split, part in self.parts.items():
             row[split] = self._worth(part)
         pairs = self.trained_on
-        row["pair_disagreement"] = pair_disagreement(self.fast, self.held_out, autocast=self.autocast)
-        row["train_pair_disagreement"] = pair_disagreement(self.fast, pairs, autocast=self.autocast)
+        row["pair_disagreement"] = disagreement(self._logits, self.held_out)
+        row["train_pair_disagreement"] = disagreement(self._logits, pairs)
         if pairs is not None and self.config.batch_norm == "train":
             members = (pairs.first, pairs.second)
             gap = batch_norm_gap(self.model, members, self.training.images, autocast=self.autocast)

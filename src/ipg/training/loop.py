@@ -114,6 +114,8 @@ def train(
         team.check_same("settings or data", identity)
         listeners = listeners if team.leads else ()
         first = _first_stage(config, materials, folder, listeners)
+        if device.type == "cuda":
+            free_memory()  # that earlier runs have left: images lie on the GPU where they fit
         placed = materials.to(device, resident=config.resident)
         run = Training(config, placed, device, listeners, evaluate_on, team, first, evaluate_once)  # may refuse
         stack.callback(run.method.close)
@@ -135,9 +137,7 @@ def _first_stage(
     before = before.with_changes(decision="argmax")
     own = replace(materials, model=copy.deepcopy(materials.model), pairs=None, held_out=None)
     place = None if folder is None else folder / FIRST_STAGE
-    outcome = train(before, own, folder=place, listeners=[FirstStage(one) for one in listeners], evaluate_on=())
-    free_memory()  # what was captured for it is of no use any more
-    return outcome
+    return train(before, own, folder=place, listeners=[FirstStage(one) for one in listeners], evaluate_on=())
 
 
 class Training:
@@ -168,8 +168,10 @@ class Training:
         views = Augmentation(config.crop, config.flip)
         options = parse_options(kind, config.options)
         self._earlier = 0.0 if first is None else float(first.result["seconds"])
+        self._learns = first is not None
         if first is not None:
-            sampling = kind.learn(first.model, train_table, options, autocast=self.autocast)
+            learnt = kind.learn(first.model, train_table, options, autocast=self.autocast)
+            sampling = team.first(lambda: learnt)  # which other GPUs may see a little differently
         else:
             sampling = kind.sampling(train_table, options, seed=derive_seed(config.seed, "sampling"))
         masks = materials.masks if kind.needs & {"masks", "attention"} else None
@@ -269,6 +271,7 @@ class Training:
         """Let the method change the kept network; one more row tells what it is worth, and is the one that is kept."""
         self.model.load_state_dict(self.progress.kept)
         self.method.refit(self.model, validation)
+        self.team.settle(self.model, parameters=True)
         self._end_epoch(self.config.epochs + 1)
 
     def _between_steps(self, request: StopRequest) -> None:
@@ -323,7 +326,7 @@ class Training:
             if self.progress.selected(self.config) == len(self.progress.rows) - 1:
                 self.progress.kept = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.means.reset()
-        worth_it = time.perf_counter() - self._last_save >= self._save_took / SAVE_SHARE
+        worth_it = self.team.leads and time.perf_counter() - self._last_save >= self._save_took / SAVE_SHARE
         if any(self.team.agree(worth_it or self.progress.step == self.total)):
             self._save()
         elif self.home is not None and self.team.leads:
@@ -374,6 +377,7 @@ class Training:
             return
         state = {
             "progress": vars(self.progress),
+            "drawn": self.batches.drawn if self._learns else None,
             "model": dict(self.model.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "method": self.method.state_dict(),
@@ -389,6 +393,9 @@ class Training:
         if state is None:
             return
         self.progress = Progress(**state["progress"])
+        if state.get("drawn") is not None:  # predicted again it may be a little different
+            self.batches.draw_from(state["drawn"])
+            self.total = self.config.epochs * len(self.batches)
         self.model.load_state_dict(state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
         self.method.load_state_dict(state["method"])
