@@ -21,7 +21,7 @@ from ipg.evaluation.pairs import pair_disagreement
 from ipg.methods import Method, method_class
 from ipg.models import load_model
 from ipg.pairs.pairset import PairSet
-from ipg.training.device import autocast_dtype, resolve_device
+from ipg.training.device import autocast_dtype, numerics, resolve_device
 from ipg.training.folder import FolderError, RunFolder, read_json
 from ipg.training.listeners import Listener
 from ipg.training.loop import Outcome, train
@@ -61,11 +61,10 @@ class Run:
         autocast = autocast_dtype(self.config)
         held_out, table = self.materials.held_out, self.materials.table
         part, training = table.part(split).to(device), table.part("train")
-        return evaluate(self.model, part, autocast=autocast, training=training) | {
-            "pair_disagreement": pair_disagreement(
-                self.model, held_out.to(device) if held_out is not None else None, autocast=autocast
-            )
-        }
+        pairs = None if held_out is None else held_out.to(device)
+        with numerics(self.config, device):  # as in training
+            found = evaluate(self.model, part, autocast=autocast, training=training)
+            return found | {"pair_disagreement": pair_disagreement(self.model, pairs, autocast=autocast)}
 
     def images_of(self, split: str) -> str:
         """A digest of which images are in `split`, whatever the method sees of them: equal where they are the same."""

@@ -13,7 +13,7 @@ from ipg.notebook import Run
 from ipg.pairs.pairset import PairSet
 from ipg.report.page import Flip
 from ipg.report.views import PairAnswers
-from ipg.training.device import autocast_dtype
+from ipg.training.device import autocast_dtype, numerics
 
 __all__ = ["answers", "find_flips", "in_turns", "measures_on"]
 
@@ -77,5 +77,6 @@ def _as_seen(run: Run, pairs: PairSet) -> PairSet:
 def _predict(run: Run, pairs: PairSet) -> tuple[Tensor, Tensor]:
     """The classes that a run gives the first and the second members of pairs, as its method sees them."""
     autocast = autocast_dtype(run.config)
-    first, second = (predict(run.model, images, autocast=autocast).cpu() for images in (pairs.first, pairs.second))
+    with numerics(run.config, next(run.model.parameters()).device):  # as in training
+        first, second = (predict(run.model, images, autocast=autocast).cpu() for images in (pairs.first, pairs.second))
     return first, second
