@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import ipg
 from ipg.config import ConfigError
-from ipg.data.load import DATASETS
+from ipg.data.load import DATASETS, load
 from ipg.data.table import ImageTable
 from ipg.files import write_json
 from ipg.guidance import NonFiniteError
@@ -356,6 +358,29 @@ def test_the_report_lands_beside_the_notebook(
     assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
+def test_images_and_pairs_by_their_paths(tmp_path: Path) -> None:
+    """Strings or paths; a run on files can be read back."""
+    rows, pairs = ["path,label,split"], ["first,second,label,split"]
+    for number in range(24):
+        label, split = number % 2, ("train", "validation", "test")[number % 3]
+        for color in (0, 1):
+            pixels = np.zeros((8, 8, 3), dtype=np.uint8)
+            pixels[4 * label : 4 * label + 4, :, color] = 200
+            Image.fromarray(pixels).save(tmp_path / f"{number}-{color}.png")
+        rows.append(f"{number}-0.png,{'ab'[label]},{split}")
+        if split != "test":
+            pairs.append(f"{number}-0.png,{number}-1.png,{'ab'[label]},{split}")
+    (tmp_path / "images.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "pairs.csv").write_text("\n".join(pairs) + "\n")
+    small: dict[str, Any] = {"model": "small_cnn", "size": 8, "epochs": 1, "batch": 4, "device": "cpu"}
+    run = fit(data=tmp_path / "images.csv", pairs=tmp_path / "pairs.csv", folder=tmp_path / "run", **small)
+    assert len(run.materials.pairs or ()) == 8
+    again = fit(data=str(tmp_path / "images.csv"), pairs=str(tmp_path / "pairs.csv"), **small)
+    assert again.evaluate() == run.evaluate()
+    assert Run.load(tmp_path / "run", device="cpu").evaluate() == run.evaluate()
+    assert len(load(tmp_path / "images.csv", size=8)) == 24
+
+
 # -- mistakes -----------------------------------------------------------------------------------------------------
 
 
@@ -363,9 +388,9 @@ def test_the_report_lands_beside_the_notebook(
     ("changes", "message"),
     [
         ({"model": Net}, "model is a type; expected an nn.Module, or the name of a model"),
-        ({"data": [1, 2]}, "data is a list; expected an ImageTable, or the name of a data set"),
+        ({"data": [1, 2]}, "data is a list; expected an ImageTable, the name of a data set, or a path"),
         ({"data": None}, "data is a NoneType; expected an ImageTable"),
-        ({"pairs": [1]}, "pairs is a list; expected a PairSet, or how many to build"),
+        ({"pairs": [1]}, "pairs is a list; expected a PairSet, their folder, or how many to build"),
         ({"held_out": 8}, "held_out is a int; expected a PairSet"),
         ({"model": "resnet"}, "there is no model 'resnet'"),
         ({"data": "cats"}, "unknown data set 'cats'"),

@@ -141,8 +141,8 @@ def _find_pairs(config: RunConfig, home: RunFolder) -> str:
 
 def fit(
     model: nn.Module | str | None = None,
-    data: ImageTable | str = "colored_fashion",
-    pairs: PairSet | int | None = None,
+    data: ImageTable | str | Path = "colored_fashion",
+    pairs: PairSet | int | str | Path | None = None,
     *,
     method: str = "ipg",
     held_out: PairSet | None = None,
@@ -154,8 +154,8 @@ def fit(
 
     Args:
         model: a network of your own with a linear head, or the name of one; what suits the data where not given.
-        data: your images as an `ImageTable`, or the name of a data set.
-        pairs: your invariance pairs, or how many to build.
+        data: your images as an `ImageTable`, a folder or table of them, or the name of a data set.
+        pairs: your invariance pairs, their folder or manifest, or how many to build.
         method: `ipg`, or another of `ipg methods`.
         held_out: pairs of validation images to measure disagreement on. They are built where the data has a name;
             for data of your own give them, or ask for some with `held_out_pairs`.
@@ -164,18 +164,18 @@ def fit(
         settings: any further field of `ipg.config.RunConfig`, e.g. `epochs=10, alpha=0.2`.
     """
     _check_kind("model", model, (nn.Module, str, NoneType), "an nn.Module, or the name of a model")
-    _check_kind("data", data, (ImageTable, str), "an ImageTable, or the name of a data set")
-    _check_kind("pairs", pairs, (PairSet, int, NoneType), "a PairSet, or how many to build")
+    _check_kind("data", data, (ImageTable, str, Path), "an ImageTable, the name of a data set, or a path")
+    _check_kind("pairs", pairs, (PairSet, int, str, Path, NoneType), "a PairSet, their folder, or how many to build")
     _check_kind("held_out", held_out, (PairSet, NoneType), "a PairSet")
     values: dict[str, Any] = {"method": method, **settings}
     if isinstance(model, str):
         values["model"] = model
-    if isinstance(data, str):
-        values["data"] = data
+    if isinstance(data, str | Path):
+        values["data"] = str(data)
     else:
         values.setdefault("held_out_pairs", 0)
     if pairs is not None:
-        values["pairs"] = pairs if isinstance(pairs, int) else 0
+        values["pairs"] = 0 if isinstance(pairs, PairSet) else pairs if isinstance(pairs, int) else str(pairs)
     if held_out is not None:
         values["held_out_pairs"] = 0
     config = as_started(RunConfig.from_mapping(values))
@@ -194,7 +194,7 @@ def _with_own(
     config: RunConfig,
     made: Materials,
     model: nn.Module | str | None,
-    pairs: PairSet | int | None,
+    pairs: PairSet | int | str | Path | None,
     held_out: PairSet | None,
 ) -> tuple[RunConfig, Materials]:
     """What the caller gave in the place of what was made, and a configuration that says so."""

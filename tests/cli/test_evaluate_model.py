@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,22 @@ def test_pairs_of_images_of_the_data(ipg, photos: Path, tmp_path: Path) -> None:
     done = ipg("evaluate", photos / "plain", "--pairs", "data.csv", "--data", photos / "photos.csv", "--json")
     (metrics,) = json.loads(done.out).values()
     assert metrics["pairs"]["disagreement"] == share(0, 1)
+
+
+def test_pairs_that_were_built_smaller_are_not_enlarged_in_silence(ipg, refused, photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos / "pairs", tmp_path / "small" / "pairs")
+    shutil.copy(photos / "pairs.csv", tmp_path / "small")
+    record = {split: {"settings": {"size": 16}} for split in ("train", "validation")}
+    (tmp_path / "small" / "build.json").write_text(json.dumps(record))
+    model = (
+        "evaluate",
+        "--model",
+        f"python:{photos / 'mine.py'}:by_color",
+        "--pairs",
+        tmp_path / "small" / "pairs.csv",
+    )
+    refused(*model, says=("the pairs are of images of 16 pixels, the network is to see 224", "take --size 16"))
+    assert ipg(*model, "--size", 16).code == 0
 
 
 def test_mistakes_are_said_in_a_sentence(refused, photos: Path, tmp_path: Path) -> None:

@@ -77,7 +77,12 @@ def test_a_study_is_run_and_listed(files: Path) -> None:
 
 @pytest.mark.parametrize(
     ("rules", "seeds"),
-    [(["seed=1,7"], ["1", "7"]), (["protocol=paper", "seed=0,7"], ["0"]), (["pairs=nowhere"], ["7"])],
+    [
+        (["seed=1,7"], ["1", "7"]),
+        (["protocol=paper", "seed=0,7"], ["0"]),
+        (["pairs=nowhere"], ["7"]),
+        (["alpha=1e-1", "seed=7.0"], ["7"]),
+    ],
 )
 def test_a_part_of_a_study(files: Path, rules: list[str], seeds: list[str]) -> None:
     listed = ipg("study", "quick.toml", "--list", *(word for rule in rules for word in ("--only", rule)))
@@ -163,11 +168,8 @@ def test_options_reach_the_runner(
         (["--only", "seed"], "--only seed: expected NAME=VALUE, or several values with commas between"),
         (["--only", "sed=1"], "--only sed=1: did you mean seed?"),
         (["--only", "weather=fine"], "--only weather=fine: no trial of quick has 'weather'"),
-        (["--only", "seed=3,4"], "--only seed=3,4: no trial is left; of seed there are 0, 1 and 7"),
-        (
-            ["--only", "protocol=wild", "--only", "seed=0"],
-            "--only seed=0: no trial is left; of seed there is 7",
-        ),
+        (["--only", "seed=1,4"], "--only seed=1,4: no trial has 4; of seed there are 0, 1 and 7"),
+        (["--only", "protocol=wild", "--only", "seed=0"], "--only seed=0: no trial is left; of seed there is 7"),
         (
             ["--cluster", "auto", "--cpus", "-1"],
             "a trial cannot take -1 CPUs and 0 GPUs; expected 0 or more",

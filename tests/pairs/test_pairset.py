@@ -101,6 +101,14 @@ def test_members_stay_together() -> None:
         assert torch.allclose(pairs.first + pairs.second, torch.ones_like(pairs.first))
 
 
+def test_members_go_through_what_task_images_go_through() -> None:
+    plain, scaled = (PairSampler(make_pairs(20), 6, transform=way) for way in (None, lambda images: 2 * images - 1))
+    for before, after in islice(zip(plain, scaled, strict=True), 5):
+        assert torch.equal(after.first, 2 * before.first - 1)
+        assert torch.equal(after.second, 2 * before.second - 1)
+        assert torch.equal(after.label, before.label)
+
+
 def test_draws_from_pairs_of_floats() -> None:
     floats = Pairs(torch.rand(5, 3), torch.rand(5, 3), torch.arange(5))
     batch = PairSampler(floats, 2).draw()

@@ -239,8 +239,10 @@ def test_words_and_origin() -> None:
     runs = [make_run("erm"), make_run("ipg")]
     page = page_data(runs, title="On wet days", shortcut="It rained.", command="ipg demo")
     assert (page.title, page.shortcut, page.command) == ("On wet days", "It rained.", "ipg demo")
-    date = runs[-1].result["date"]
+    date = ", ".join(dict.fromkeys(run.result["date"] for run in runs))
     assert page.environment == {"torch": "2.8", "hardware": "abacus", "commit": "unknown", "date": date}
+    runs[0].result["hardware"] = "slide rule"
+    assert page_data(runs).environment["hardware"] == "slide rule, abacus"
     assert page_data(runs).command == ""
     assert page_data(runs).shortcut == "What must not matter: red or green."
 

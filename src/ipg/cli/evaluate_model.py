@@ -27,6 +27,7 @@ from ipg.evaluation.groups import group_metrics, predict
 from ipg.evaluation.pairs import pair_metrics
 from ipg.evaluation.statistics import counted
 from ipg.pairs.checks import class_number, problems_of
+from ipg.pairs.manifest import check_size
 from ipg.pairs.references import References
 from ipg.pairs.rows import DATA, Manifest, Pair
 
@@ -125,6 +126,9 @@ def _on_pairs(
         rows = [row for row in rows if manifest.pairs[row].split == split]
     if not rows:
         raise DataError(f"{manifest.path} has no pair{f' of {split}' if split else ''} that is not rejected")
+    for name in sorted({manifest.pairs[row].split for row in rows}):
+        of_split = [manifest.pairs[row] for row in rows if manifest.pairs[row].split == name]
+        check_size(manifest, of_split, name, classifier.shape[-1])
     references = References(
         manifest.folder, table, size=classifier.shape[-1], fit="squeeze" if classifier.fit == "zoom" else classifier.fit
     )

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["EXAMPLES", "study"]
 
+TIME_IS_OVER = 75
+"""The exit status where `--limit` has left trials: to be tried again, as in sysexits.h."""
+
 EXAMPLES = """
 **Examples**
 
@@ -84,7 +87,7 @@ def study(
 ) -> None:
     """Run the trials of a study that are not done yet: a row each, and a traceback for each that fails.
 
-    Exits with 1 where trials have failed; a failed trial does not stop the others.
+    Exits with 1 where trials have failed; a failed trial does not stop the others. With 75 where --limit has left some.
     """
     if cluster is None and (cpus is not None or gpus is not None):
         raise ValueError("--cpus and --gpus say what a trial takes of a cluster; give --cluster, or use --workers")
@@ -110,6 +113,8 @@ def study(
     )
     if tally.failed:
         raise typer.Exit(1)
+    if seconds is not None and tally.done + tally.elsewhere < len(found.trials):
+        raise typer.Exit(TIME_IS_OVER)
 
 
 def _list(study: Study, results: Path) -> None:

@@ -106,7 +106,7 @@ DATASETS: dict[str, Loader] = {
 
 
 def load(
-    name: str, *, path: Where = None, size: int | None = None, seed: int = 0, reading: Reading | None = None
+    name: str | Path, *, path: Where = None, size: int | None = None, seed: int = 0, reading: Reading | None = None
 ) -> ImageTable:
     """Load a data set to train on or to test with.
 
@@ -122,9 +122,9 @@ def load(
     Raises:
         DataError: the data cannot be used; also where its labels cannot be labels.
     """
-    how = reading or Reading()
-    key = ("table", name, None if path is None else os.fspath(path), size, seed, how)
-    return recalled(key, lambda: _load(name, path, size, seed, how), lambda table: table.images.nbytes)
+    how, called = reading or Reading(), os.fspath(name)
+    key = ("table", called, None if path is None else os.fspath(path), size, seed, how)
+    return recalled(key, lambda: _load(called, path, size, seed, how), lambda table: table.images.nbytes)
 
 
 def _load(name: str, path: Where, size: int | None, seed: int, how: Reading) -> ImageTable:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -155,18 +156,34 @@ def only(study: Study, rules: Sequence[str]) -> Study:
             hint = did_you_mean(name, known) if equals else "expected NAME=VALUE, or several values with commas between"
             raise ConfigError([f"--only {rule}: {hint or f'no trial of {study.name} has {name!r}'}"])
         wanted = values.split(",")
-        found = tuple(trial for trial in trials if _facts(trial).get(name) in wanted)
+        found = tuple(trial for trial in trials if any(_is_written(_facts(trial).get(name), text) for text in wanted))
+        for text in wanted:
+            if not any(_is_written(_facts(trial).get(name), text) for trial in study.trials):
+                raise ConfigError([f"--only {rule}: no trial has {text}; {_there(name, study.trials)}"])
         if not found:
-            there = sorted({_facts(trial)[name] for trial in trials if name in _facts(trial)})
-            raise ConfigError([f"--only {rule}: no trial is left; of {name} there {are(len(there))} {listed(there)}"])
+            raise ConfigError([f"--only {rule}: no trial is left; {_there(name, trials)}"])
         trials = found
     return replace(study, trials=trials)
 
 
-def _facts(trial: Trial) -> dict[str, str]:
-    """What trials can be told apart by, as text."""
+def _facts(trial: Trial) -> dict[str, Any]:
+    """What trials can be told apart by."""
     flat = {name: value for name, value in trial.config.flat().items() if name not in ELSEWHERE}
-    return {name: str(value) for name, value in {**flat, **trial.identity}.items() if name not in ("key", "study")}
+    return {name: value for name, value in {**flat, **trial.identity}.items() if name not in ("key", "study")}
+
+
+def _there(name: str, trials: Sequence[Trial]) -> str:
+    """Which values of a name there are."""
+    values = sorted({str(_facts(trial)[name]) for trial in trials if name in _facts(trial)})
+    return f"of {name} there {are(len(values))} {listed(values)}"
+
+
+def _is_written(value: Any, text: str) -> bool:
+    """Whether `text` is a way to write `value`."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(ValueError):
+            return float(text) == value
+    return str(value).lower() == text.strip().lower()
 
 
 def load_study(path: Path, *, check_options: bool = True) -> Study:

@@ -98,7 +98,8 @@ def _identity(trial: Trial, materials: Materials, config: Mapping[str, Any], spl
     """What a row says of its trial."""
     given = trial.config
     known = {name: value for name, value in config.items() if name not in ("seed", *ELSEWHERE)}
-    known["model"] = given.model or network_name(given, materials.model) or suited_model(materials.table)
+    found = network_name(given, materials.model) or getattr(materials.model, "name", None)
+    known["model"] = given.model or found or suited_model(materials.table)
     if isinstance(given.pairs, str):
         pairs = materials.pairs
         known |= {"pair_file": given.pairs, "pairs": 0 if pairs is None else len(pairs)}

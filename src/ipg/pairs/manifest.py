@@ -66,7 +66,7 @@ def load_pairs(
         raise DataError(
             f"{manifest.path}: all {len(chosen):,} pairs of {split} are rejected; `ipg pairs show` shows why"
         )
-    _check_size(manifest, [pair for _, pair in rows], split, table.images.shape[-1])
+    check_size(manifest, [pair for _, pair in rows], split, table.images.shape[-1])
     references = References(manifest.folder, table, fit=fit)
     problems = problems_in(manifest, [row for row, _ in rows], references)
     problems = [*_of_another_draw(manifest, split, table, problems), *problems]
@@ -98,7 +98,7 @@ def load_pairs(
     )
 
 
-def _check_size(manifest: Manifest, pairs: Sequence[Pair], split: str, side: int) -> None:
+def check_size(manifest: Manifest, pairs: Sequence[Pair], split: str, side: int) -> None:
     """DataError where files were made smaller than the images that they are to be seen beside."""
     made = size_of(manifest.folder, split)
     if made is not None and made < side and any(pair.files for pair in pairs):

@@ -74,10 +74,18 @@ class PairSampler:
         seed: of the order. With equal seeds two samplers draw the same batches.
         part: (index, count) of this process among those that train together: of every batch it draws its shard.
             All of them need the same seed.
+        transform: what task images go through beyond values from 0 to 1, such as a normalisation; the images of both
+            members go through it as they are drawn.
     """
 
     def __init__(
-        self, pairs: PairSet | Pairs, batch_size: int, *, seed: int = 0, part: tuple[int, int] = (0, 1)
+        self,
+        pairs: PairSet | Pairs,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        part: tuple[int, int] = (0, 1),
+        transform: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         index, count = part
         if not 0 <= index < count:
@@ -86,7 +94,7 @@ class PairSampler:
             raise ValueError(f"batch_size={batch_size} is out of range: expected at least 1")
         if len(pairs) == 0:
             raise ValueError("there are no pairs to draw from")
-        self.pairs, self.part = pairs, part
+        self.pairs, self.part, self.transform = pairs, part, transform
         self.batch_size = min(batch_size, len(pairs))
         self._generator = torch.Generator().manual_seed(seed)
         self._order = torch.arange(len(pairs))
@@ -121,6 +129,8 @@ class PairSampler:
             batch = pairs.batch(own)
         else:
             batch = Pairs(pairs.first[own], pairs.second[own], pairs.label[own])
+        if self.transform is not None:
+            batch = replace(batch, first=self.transform(batch.first), second=self.transform(batch.second))
         return replace(batch, total=len(rows)) if count > 1 else batch
 
     def state_dict(self) -> dict[str, Any]:

@@ -87,7 +87,6 @@ def page_data(
     guided = min(with_pairs, key=lambda n: runs[n].config.method != "ipg", default=None)  # the one compared, if there
     pairs = runs[guided].materials.pairs if guided is not None else None
     gallery = [] if pairs is None else _gallery(pairs, table.classes)
-    result = runs[-1].result
     return PageData(
         title=title,
         shortcut=shortcut or _shortcut(table),
@@ -98,12 +97,7 @@ def page_data(
         train_count=len(table.indices("train")),
         flips=flips,
         command=command,
-        environment={
-            **{name: str(version) for name, version in result["versions"].items()},
-            "hardware": str(result["hardware"]),
-            "commit": str(result["commit"] or "unknown"),
-            "date": str(result["date"]),
-        },
+        environment=_environment([run.result for run in runs]),
         grouped=len(table.attributes) > 1,
         same_images=len({run.images_of("test") for run in runs if "test" in run.materials.table.splits}) < 2,
         looks=find_looks({views[n].name: runs[n] for n in compared(views)}, flips) if available() else [],
@@ -176,3 +170,13 @@ def _flips(runs: Sequence[Run], views: Sequence[RunView]) -> list[Flip]:
         return []
     names = [view.name for view in views]
     return find_flips(runs, names, roles.index("before"), roles.index("after"))[:FLIPS]
+
+
+def _environment(results: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Where the runs come from; of those that differ in something all that there is."""
+    told = [
+        {**result["versions"], **{name: result[name] or "unknown" for name in ("hardware", "commit", "date")}}
+        for result in results
+    ]
+    names = dict.fromkeys(name for each in told for name in each)
+    return {name: ", ".join(dict.fromkeys(str(each[name]) for each in told if name in each)) for name in names}

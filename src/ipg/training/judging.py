@@ -73,7 +73,10 @@ class Judge:
         if rule != "last" and not len(self.parts.get("validation", ())):
             raise ValueError(f"selection={rule!r} needs validation images and there are none; use selection='last'")
         if rule == "pairs" and not len(self.held_out or ()):
-            raise ValueError("selection='pairs' needs held-out pairs and there are none; set held_out_pairs above 0")
+            raise ValueError(
+                "selection='pairs' needs held-out pairs and there are none; set held_out_pairs above 0, or for "
+                "images of your own build pairs with --split validation and give their folder as --pairs"
+            )
 
     def _check_decision(self) -> None:
         """Before training rather than after its first epoch."""

@@ -35,6 +35,8 @@ SETTINGS = (
     "class_weighted", "batch_norm", "crop", "decision", "precision", "engine",
 )  # fmt: skip
 """What the long tables show of a configuration: a column each where arms differ, else in a line above."""
+FURTHER = ("size", "optimizer", "weight_decay", "start", "freeze", "flip", "masks", "steps", "normalization")
+"""What they show only where arms differ."""
 
 
 CHOSEN = ("tuned", "decision", "unified")
@@ -176,9 +178,9 @@ def _ends(study: Measured) -> list[str]:
 
 def varying_settings(arms: Sequence[Arm]) -> tuple[list[str], str]:
     """The settings in which arms differ, and a line on those they share."""
-    values = {name: {str(arm.config.get(name)) for arm in arms} for name in SETTINGS}
+    values = {name: {str(arm.config.get(name)) for arm in arms} for name in (*SETTINGS, *FURTHER)}
     varying = [name for name, found in values.items() if len(found) > 1]
-    shared = ", ".join(f"{words(name)} {code(*found)}" for name, found in values.items() if len(found) == 1)
+    shared = ", ".join(f"{words(name)} {code(*values[name])}" for name in SETTINGS if name not in varying)
     return varying, f"All arms: {shared}."
 
 
