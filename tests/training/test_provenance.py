@@ -72,18 +72,35 @@ def test_installed_inside_another_repository(source: Path, monkeypatch: pytest.M
     installed.mkdir(parents=True)
     (installed / "__init__.py").touch()
     monkeypatch.setattr(ipg, "__file__", str(installed / "__init__.py"))
-    assert commit() is None
+    assert re.fullmatch(r"source-[0-9a-f]{12}", commit())
 
 
 def test_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.setattr(ipg, "__file__", str(tmp_path / "__init__.py"))
-    assert commit() is None
+    assert re.fullmatch(r"source-[0-9a-f]{12}", commit())
+
+
+def test_what_is_installed_is_known_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it lies, and whatever was compiled of it."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+
+    def found(place: str, text: str) -> str:
+        package = tmp_path / place
+        (package / "data" / "__pycache__").mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "data" / "load.py").write_text(text, encoding="utf-8")
+        (package / "data" / "__pycache__" / "load.pyc").write_text(place, encoding="utf-8")
+        monkeypatch.setattr(ipg, "__file__", str(package / "__init__.py"))
+        commit.cache_clear()
+        return commit()
+
+    assert found("here", "# code") == found("there", "# code") != found("elsewhere", "# other code")
 
 
 def test_no_git(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert commit() is None
+    assert re.fullmatch(r"source-[0-9a-f]{12}", commit())
 
 
 def test_the_environment_has_the_first_word(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

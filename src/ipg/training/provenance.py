@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -17,8 +18,11 @@ __all__ = ["commit", "hardware", "provenance", "versions"]
 
 
 @cache
-def commit() -> str | None:
-    """The commit of the source, with `-dirty` where files differ from it; from `IPG_COMMIT` where git is absent."""
+def commit() -> str:
+    """The commit of the source, with `-dirty` where files differ from it, or what `IPG_COMMIT` says.
+
+    Of a package that was installed, so that there is none, `source-` and a digest of its files.
+    """
     if given := os.environ.get("IPG_COMMIT"):
         return given
     folder = Path(ipg.__file__).resolve().parent
@@ -29,11 +33,19 @@ def commit() -> str | None:
 
     try:
         if not git("ls-files", "--", "__init__.py"):
-            return None  # installed somewhere inside another project's repository
+            return _digest(folder)  # installed somewhere inside another project's repository
         dirty = git("status", "--porcelain", "--", ".")
         return git("rev-parse", "HEAD") + ("-dirty" if dirty else "")
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return _digest(folder)
+
+
+def _digest(folder: Path) -> str:
+    """What the source in a folder is known by: names and contents of its files."""
+    digest = hashlib.sha256()
+    for file in sorted(path.relative_to(folder) for path in folder.rglob("*.py")):
+        digest.update(file.as_posix().encode() + b"\0" + (folder / file).read_bytes() + b"\0")
+    return f"source-{digest.hexdigest()[:12]}"
 
 
 @cache

@@ -75,8 +75,8 @@ def check_provenance(rows: Iterable[Row], file: Path) -> None:
         if lacking := [name for name in ORIGIN if not row.get(name)]:
             raise ProvenanceError(
                 f"{file}: the row of {row.get('method')}, seed {row.get('seed')}, does not name its "
-                f"{' and '.join(lacking)}, so that no table may quote it; run the trial again from a checkout, or with "
-                f"IPG_COMMIT set"
+                f"{' and '.join(lacking)}, so that no table may quote it; take it out of the file and run the trial "
+                f"again"
             )
 
 
