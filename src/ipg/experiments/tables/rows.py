@@ -76,7 +76,7 @@ def check_provenance(rows: Iterable[Row], file: Path) -> None:
             raise ProvenanceError(
                 f"{file}: the row of {row.get('method')}, seed {row.get('seed')}, does not name its "
                 f"{' and '.join(lacking)}, so that no table may quote it; take it out of the file and run the trial "
-                f"again"
+                "again"
             )
 
 
