@@ -378,6 +378,10 @@ def test_images_and_pairs_by_their_paths(tmp_path: Path) -> None:
     again = fit(data=str(tmp_path / "images.csv"), pairs=str(tmp_path / "pairs.csv"), **small)
     assert again.evaluate() == run.evaluate()
     assert Run.load(tmp_path / "run", device="cpu").evaluate() == run.evaluate()
+    (tmp_path / "pairs.csv").write_text("\n".join(pairs[:-1]) + "\n")  # the last is held out
+    with pytest.warns(UserWarning, match="held-out pairs of .* are others than when it was trained"):
+        fewer = Run.load(tmp_path / "run", device="cpu")
+    assert fewer.evaluate()["groups"] == run.evaluate()["groups"]
     assert len(load(tmp_path / "images.csv", size=8)) == 24
 
 

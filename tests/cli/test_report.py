@@ -94,11 +94,14 @@ def test_a_run_whose_data_and_pairs_have_moved(ipg, refused, moving: Path, tmp_p
     assert exported.code == 0, exported
 
 
-def test_other_pairs_than_those_of_then(refused, moving: Path) -> None:
+@pytest.mark.filterwarnings("default:the held-out pairs of:UserWarning")
+def test_other_pairs_than_those_of_then(ipg, refused, moving: Path) -> None:
     rows = (moving / "pairs" / "manifest.csv").read_text(encoding="utf-8").splitlines()
     (moving / "fewer").mkdir()
     (moving / "fewer" / "pairs").symlink_to(moving / "pairs" / "pairs")
     (moving / "fewer" / "manifest.csv").write_text("\n".join(rows[:-2]) + "\n", encoding="utf-8")
+    assert ipg("report", "runs/guided", "--pairs", "fewer").code == 0  # which were held out
+    (moving / "fewer" / "manifest.csv").write_text("\n".join([rows[0], *rows[3:]]) + "\n", encoding="utf-8")
     refused("report", "runs/guided", "--pairs", "fewer", says=("has changed since", "the files of then with --pairs"))
 
 
