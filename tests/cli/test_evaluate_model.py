@@ -52,6 +52,19 @@ def test_with_data_there_are_groups(ipg, photos: Path) -> None:
     assert json.loads(done.out)[spec]["data"]["average"] == share(40, 40)
 
 
+def test_columns_of_other_names(ipg, refused, photos: Path, tmp_path: Path) -> None:
+    rows = (photos / "photos.csv").read_text().replace("path,label,attribute", "file,light,colour", 1)
+    (tmp_path / "mine.csv").write_text(rows)
+    asked = ("evaluate", photos / "plain", "--data", "mine.csv", "--data-path", photos, "--json")
+    refused(*asked, says=("--path-column", "--label-column"))
+    names = ("--path-column", "file", "--label-column", "light", "--attribute-column", "colour")
+    found, plain = ipg(*asked, *names), ipg("evaluate", photos / "plain", "--data", photos / "photos.csv", "--json")
+    (mine,), (theirs,) = (json.loads(done.out).values() for done in (found, plain))
+    assert mine["data"] == theirs["data"] | {"name": "mine"}
+    pairs = ("evaluate", photos / "plain", "--pairs", photos / "pairs.csv")
+    refused(*pairs, "--path-column", "file", says=("--path-column is for --data",))
+
+
 def test_the_table_for_people(ipg, photos: Path) -> None:
     spec = f"python:{photos / 'mine.py'}:by_color"
     done = ipg("evaluate", "--model", spec, "--pairs", photos / "pairs.csv", "--data", photos / "photos.csv")

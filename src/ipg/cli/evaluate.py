@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ipg.cli.options import MOVED
+from ipg.config import field_help
 
 __all__ = ["EXAMPLES", "evaluate"]
 
@@ -51,6 +52,9 @@ def evaluate(
         str | None, typer.Option(help="What its weights expect, where they do not say: imagenet, half, none, …")
     ] = None,
     size: Annotated[int | None, typer.Option(help="Side of the images in pixels; 224, or the run's own.")] = None,
+    path_column: Annotated[str | None, typer.Option(help=field_help()["path_column"])] = None,
+    label_column: Annotated[str | None, typer.Option(help=field_help()["label_column"])] = None,
+    attribute_column: Annotated[str | None, typer.Option(help=field_help()["attribute_column"])] = None,
     split: Annotated[
         str | None,
         typer.Option(help="Which images: test, validation, …  [default: test]. Of pairs: train or validation; or all."),
@@ -81,7 +85,11 @@ def evaluate(
 
     from ipg.cli.evaluate_model import Question, measure, print_measured
 
-    question = Question(pairs, data, data_path, classes, normalization, size, split, device)
+    columns = {"path_column": path_column, "label_column": label_column, "attribute_column": attribute_column}
+    named = {name: value for name, value in columns.items() if value is not None}
+    if named and data is None:
+        raise ValueError(f"--{next(iter(named)).replace('_', '-')} is for --data, which is missing")
+    question = Question(pairs, data, data_path, classes, normalization, size, split, device, named)
     measured = [(spec, measure(spec, question)) for spec in specs]
     if as_json:
         typer.echo(json.dumps(dict(measured), indent=2, ensure_ascii=False))

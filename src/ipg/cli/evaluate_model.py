@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +51,8 @@ class Question:
     size: int | None
     split: str | None
     device: str
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """What columns of --data are called, where that was said."""
 
 
 def measure(spec: str, question: Question) -> dict[str, Any]:
@@ -99,7 +101,7 @@ def _table(question: Question, manifest: Manifest | None, run: Classifier | None
     """The data set that is named, or else the one that the pairs refer to."""
     size, seed = (question.size, 0) if run is None else (run.shape[-1], int(run.config.get("seed", 0)))
     if question.data is not None:
-        reading = None if run is None else Reading.kept(run.config)
+        reading = replace(Reading() if run is None else Reading.kept(run.config), **question.columns)
         return load_data(question.data, question.data_path, size, seed, reading).table
     if manifest is None or not any(
         name.startswith(DATA) for pair in manifest.pairs for name in (pair.first, pair.second)
