@@ -12,6 +12,8 @@ import torch
 import ipg
 from ipg.config import RunConfig
 from ipg.data.load import DATASETS
+from ipg.experiments.study import Trial
+from ipg.experiments.trial import run_trial
 from ipg.models import build_model, load_model, save_weights
 from ipg.training.folder import read_json
 from ipg.training.loop import train
@@ -62,6 +64,16 @@ def test_images_have_the_size_that_the_run_had(plain: Path) -> None:
     assert as_started(config(start=str(plain))).size == 20
     assert as_started(config(start=str(plain), size=14)).size == 14
     assert as_started(config(start="nothing/here")).size is None
+
+
+def test_trials_have_the_size_and_the_network_of_the_run_that_they_go_on_from(plain: Path) -> None:
+    record = plain / "config.json"
+    found = json.loads(record.read_text(encoding="utf-8"))
+    found["config"]["size"] = 16
+    record.write_text(json.dumps(found), encoding="utf-8")
+    settings = config(start=str(plain), epochs=1)
+    row = run_trial(Trial("mine", settings.data, settings.method, "mine", 0, settings))
+    assert (row["config"]["size"], row["config"]["model"]) == (16, "small_cnn")
 
 
 def test_a_run_that_knows_other_images_as_training_images_is_refused(plain: Path) -> None:

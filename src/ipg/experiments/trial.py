@@ -24,7 +24,7 @@ from ipg.training.listeners import Listener
 from ipg.training.loop import settled, train
 from ipg.training.materials import Materials, suited_model
 from ipg.training.provenance import provenance
-from ipg.training.start import network_name
+from ipg.training.start import as_started, network_name
 
 __all__ = ["run_trial"]
 
@@ -50,7 +50,7 @@ def run_trial(
         folder: where the run lives. A run found there goes on where it stopped.
         tell: is told now and then which share of the iterations is done.
     """
-    config = trial.config
+    config = as_started(trial.config)
     materials = gather_trial(config)
     teller = _Teller(tell)
     begun = time.perf_counter()
