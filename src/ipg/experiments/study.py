@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -148,33 +148,36 @@ def only(study: Study, rules: Sequence[str]) -> Study:
 
     A name is one of what identifies a trial (method, seed, dataset, protocol), a setting, or an option of the method.
     """
-    trials = study.trials
+    facts = {trial.key: _facts(trial) for trial in study.trials} if rules else {}
+    known = {name for of_one in facts.values() for name in of_one}
+    left = study.trials
     for rule in rules:
         name, equals, values = rule.partition("=")
-        known = {known for trial in study.trials for known in _facts(trial)}
         if not equals or name not in known:
             hint = did_you_mean(name, known) if equals else "expected NAME=VALUE, or several values with commas between"
             raise ConfigError([f"--only {rule}: {hint or f'no trial of {study.name} has {name!r}'}"])
         wanted = values.split(",")
-        found = tuple(trial for trial in trials if any(_is_written(_facts(trial).get(name), text) for text in wanted))
         for text in wanted:
-            if not any(_is_written(_facts(trial).get(name), text) for trial in study.trials):
-                raise ConfigError([f"--only {rule}: no trial has {text}; {_there(name, study.trials)}"])
-        if not found:
-            raise ConfigError([f"--only {rule}: no trial is left; {_there(name, trials)}"])
-        trials = found
-    return replace(study, trials=trials)
+            if not any(_is_written(has.get(name), text) for has in facts.values()):
+                raise ConfigError([f"--only {rule}: no trial has {text}; {_there(name, facts.values())}"])
+        before = left
+        left = tuple(one for one in left if any(_is_written(facts[one.key].get(name), text) for text in wanted))
+        if not left:
+            raise ConfigError(
+                [f"--only {rule}: no trial is left; {_there(name, [facts[trial.key] for trial in before])}"]
+            )
+    return replace(study, trials=left)
 
 
 def _facts(trial: Trial) -> dict[str, Any]:
-    """What trials can be told apart by."""
+    """What a trial can be told from others by."""
     flat = {name: value for name, value in trial.config.flat().items() if name not in ELSEWHERE}
     return {name: value for name, value in {**flat, **trial.identity}.items() if name not in ("key", "study")}
 
 
-def _there(name: str, trials: Sequence[Trial]) -> str:
+def _there(name: str, facts: Iterable[Mapping[str, Any]]) -> str:
     """Which values of a name there are."""
-    values = sorted({str(_facts(trial)[name]) for trial in trials if name in _facts(trial)})
+    values = sorted({str(has[name]) for has in facts if name in has})
     return f"of {name} there {are(len(values))} {listed(values)}"
 
 
