@@ -44,6 +44,11 @@ class Classifier:
     result: Mapping[str, Any] = field(default_factory=dict)
     """What the run measured."""
 
+    @property
+    def path_column(self) -> str:
+        """What the run's own table calls the column that names the images."""
+        return str(self.config.get("path_column") or "path")
+
     def probabilities(self, images: Tensor) -> Tensor:
         """How likely each class is for each of the uint8 `images` (N, C, H, W): (N, K), on the CPU."""
         place = next(self.model.parameters(), images).device

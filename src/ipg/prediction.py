@@ -18,6 +18,7 @@ from ipg.data.decode import decode
 from ipg.data.errors import DataError
 from ipg.data.folder import is_table
 from ipg.data.parallel import Progress, in_order
+from ipg.data.reading import require
 from ipg.data.sources import FolderSource, Source, is_image, open_source
 from ipg.files import replacing
 
@@ -53,27 +54,32 @@ class Counts:
     """Name and reason."""
 
 
-def find_images(place: Path, base: Path | None = None) -> Found:
-    """The images of a folder or zip, the one at `place`, or those that the column `path` of a table names.
+def find_images(place: Path, base: Path | None = None, *, path_column: str | None = None, usual: str = "path") -> Found:
+    """The images of a folder or zip, the one at `place`, or those that a column of a table names.
 
     Args:
         place: folder, zip, image or table.
         base: for a table, the folder or zip that its paths are relative to; its own folder where not given.
+        path_column: for a table, the column that names the images.
+        usual: what that column is called where it is not given, and in tables that have none of that name, `path`.
 
     Raises:
         DataError: there is none.
     """
     if is_table(place):
         columns = read_columns(place)
-        columns.require("path")
+        column = path_column or (usual if usual in columns else "path")
+        require(columns, {"path": column})
         home = base or place.parent
         if not home.exists():
             raise DataError(f"there is no folder {home} for the images of {place}")
-        return Found(open_source(home), columns["path"])
+        return Found(open_source(home), columns[column])
     if base is not None:
-        raise DataError(f"--data-path is for a CSV, and {place} is none; leave it out")
+        raise DataError(f"--data-path is for a table, and {place} is none; leave it out")
+    if path_column is not None:
+        raise DataError(f"{place} is no table and has no columns: leave --path-column out")
     if not place.exists():
-        raise DataError(f"there is nothing at {place}; expected a folder or zip of images, an image, or a CSV")
+        raise DataError(f"there is nothing at {place}; expected a folder or zip of images, an image, or a table")
     if place.is_file() and is_image(place.name):
         return Found(FolderSource(place.parent), [place.name])
     source: Source = FolderSource(place) if place.is_dir() else open_source(place)

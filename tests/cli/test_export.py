@@ -120,6 +120,16 @@ def test_one_format_checked_on_images_of_ones_own(ipg, photos: Path, tmp_path: P
     assert "onnx" not in Path("out/README.md").read_text()
 
 
+def test_checked_on_the_images_of_a_table(ipg, refused, photos: Path) -> None:
+    named = ("export", photos / "plain", "--format", "torch", "--path-column", "file")
+    refused(*named, says=("--path-column is for a table of --images",))
+    shutil.copytree(photos / "images", "images")
+    Path("few.csv").write_text("file\nimages/test0.png\nimages/test1.png\n")
+    done = ipg(*named, "--output", "out", "--images", "few.csv")
+    assert done.code == 0, done
+    assert "logits of 2 images" in done.out
+
+
 def test_without_its_data_it_asks_for_images(refused, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ipg.data.load import DATASETS
 

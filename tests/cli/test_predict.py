@@ -88,6 +88,28 @@ def test_a_table_names_images_that_are_missing_or_outside(ipg, photos: Path, alb
     assert "is not inside" in found[3]["error"]
 
 
+def test_the_column_that_names_the_images_may_be_called_otherwise(ipg, photos: Path, album: Path) -> None:
+    Path("list.csv").write_text("number;file name\n7;1.png\n8;2.png\n")
+    named = ("list.csv", "--data-path", album, "--path-column", "file name")
+    done = ipg("predict", photos / "plain", *named)
+    assert done.code == 0, done
+    assert [row["path"] for row in rows("predictions.csv")] == ["1.png", "2.png"]
+
+
+def test_a_run_knows_what_its_own_table_calls_the_column(ipg, photos: Path, tmp_path: Path) -> None:
+    table = (photos / "photos.csv").read_text().replace("path,", "file,", 1)
+    (tmp_path / "own.csv").write_text(table)
+    train = ("train", "--data", "own.csv", "--data-path", photos, "--path-column", "file", "--size", 16)
+    done = ipg(*train, "--model", "small_cnn", "--method", "erm", "--epochs", 1, "--output", "own")
+    assert done.code == 0, done
+    assert ipg("predict", "own", "own.csv", "--data-path", photos).code == 0
+    assert ipg("predict", "own", photos / "photos.csv", "--output", "other.csv").code == 0  # which has a column path
+    assert rows("predictions.csv") == rows("other.csv")
+    Path("both.csv").write_text("path,file\nnone.png,images/test0.png\n")
+    assert ipg("predict", "own", "both.csv", "--data-path", photos, "--output", "both-said.csv").code == 0
+    assert [row["path"] for row in rows("both-said.csv")] == ["images/test0.png"]
+
+
 def test_a_zip_and_one_image(ipg, photos: Path, album: Path) -> None:
     with zipfile.ZipFile("album.zip", "w") as archive:
         archive.write(album / "1.png", "album/1.png")
@@ -109,9 +131,11 @@ def test_what_cannot_be_is_said(refused, photos: Path, album: Path, finished: Pa
     refused("predict", run, "nowhere", says=("there is nothing at nowhere",))
     (tmp_path / "empty").mkdir()
     refused("predict", run, "empty", says=("empty has no image in it",))
-    refused("predict", run, album, "--data-path", album, says=("--data-path is for a CSV",))
+    refused("predict", run, album, "--data-path", album, says=("--data-path is for a table",))
     Path("none.csv").write_text("image\na.png\n")
-    refused("predict", run, "none.csv", says=("has no column path",))
+    refused("predict", run, "none.csv", says=("has no column path", "is it --path-column image?"))
+    refused("predict", run, "none.csv", "--path-column", "file", says=("has no column file", "--path-column image?"))
+    refused("predict", run, album, "--path-column", "file", says=("is no table", "leave --path-column out"))
     Path("predictions.csv").write_text("mine")
     refused("predict", run, album, says=("predictions.csv exists", "--output"))
     assert Path("predictions.csv").read_text() == "mine"

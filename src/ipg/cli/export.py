@@ -30,6 +30,10 @@ def export(
     images: Annotated[
         Path | None, typer.Option(help="Images to check on; test images of the run's data where not given.")
     ] = None,
+    path_column: Annotated[
+        str | None,
+        typer.Option(help="Where --images is a table: the column that names them; as in the run's own, or path."),
+    ] = None,
 ) -> None:
     """Write a run as programs that need no ipg, each checked against the network on real images.
 
@@ -44,13 +48,15 @@ def export(
     from ipg.export.build import build, check_place, real_images
     from ipg.whereabouts import find_data
 
+    if path_column is not None and images is None:
+        raise ValueError("--path-column is for a table of --images, which is missing")
     check_place(output, format)
     classifier = open_run(run, device="cpu")
     data, path = find_data(
         str(classifier.config.get("data")), classifier.origin.get("data_path"), run=run, given=data_path
     )
     at_hand = replace(classifier, config={**classifier.config, "data": data})
-    checked = real_images(at_hand, data_path=path, images=images)
+    checked = real_images(at_hand, data_path=path, images=images, path_column=path_column)
     console = Console(highlight=False)
     with console.status("exporting"):
         differences = build(output, classifier, checked, name=run.resolve().name, format=format)

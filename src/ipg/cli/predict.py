@@ -18,6 +18,8 @@ EXAMPLES = """
 
 `ipg predict runs/guided photos.csv --output labels.csv`: the images that the column path names
 
+`ipg predict runs/guided photos.csv --path-column file`: those that the column file names
+
 `ipg predict runs/guided photos.zip --batch 16`
 """
 SHOWN = 5
@@ -28,11 +30,15 @@ def predict(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
     images: Annotated[
         Path,
-        typer.Argument(help="A folder or zip of images, one image, or a CSV whose column path names them."),
+        typer.Argument(help="A folder or zip of images, one image, or a table (CSV, TSV, Parquet) that names them."),
     ],
     output: Annotated[Path, typer.Option(help="The CSV to write.")] = Path("predictions.csv"),
     data_path: Annotated[
-        Path | None, typer.Option(help="For a CSV: the folder or zip that its paths are relative to; else its own.")
+        Path | None, typer.Option(help="For a table: the folder or zip that its paths are relative to; else its own.")
+    ] = None,
+    path_column: Annotated[
+        str | None,
+        typer.Option(help="For a table: the column that names the images; as in the run's own table, or path."),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images that are looked at together.")] = 64,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
@@ -52,7 +58,7 @@ def predict(
     if output.exists():
         raise ValueError(f"{output} exists; name another file with --output, or delete it")
     classifier = open_run(run, device=device)
-    found = find_images(images, data_path)
+    found = find_images(images, data_path, path_column=path_column, usual=classifier.path_column)
     with bar("images") as progress:
         said = predictions(classifier, found, batch=batch, progress=progress)
         counts = write_predictions(output, classifier, said)

@@ -14,7 +14,7 @@ from ipg.config import RunConfig
 from ipg.data.columns import Columns
 from ipg.data.errors import DataError
 
-__all__ = ["Reading", "likeliest"]
+__all__ = ["Reading", "likeliest", "require"]
 
 USUAL: dict[str, tuple[str, ...]] = {
     "path": (
@@ -72,20 +72,25 @@ class Reading:
         wanted = {"path": self.path_column, "label": self.label_column}
         if "attribute" in self.renamed:
             wanted["attribute"] = self.attribute_column
-        taken = [name for name in wanted.values() if name in columns]
-        others = [name for name in columns.values if name not in taken]
-        missing = [role for role, name in wanted.items() if name not in columns]
-        guesses = {role: likeliest(wanted[role], role, others) for role in missing}
-        if not missing:
-            return
-        options = [f"--{role}-column {guess}" for role, guess in guesses.items() if guess]
-        unknown = [f"--{role}-column" for role, guess in guesses.items() if not guess]
-        asked = [f"is it {' '.join(options)}?"] if options else []
-        asked += [f"say which it is with {' and '.join(unknown)}"] if unknown else []
-        raise DataError(
-            f"{columns.what} has no column {', '.join(wanted[role] for role in missing)}; its first line names "
-            f"{', '.join(columns.values)[:200]}: {' '.join(asked)}"
-        )
+        require(columns, wanted)
+
+
+def require(columns: Columns, wanted: Mapping[str, str]) -> None:
+    """DataError where one of the columns, `wanted` by what they hold, is missing; it says how to name them."""
+    taken = [name for name in wanted.values() if name in columns]
+    others = [name for name in columns.values if name not in taken]
+    missing = [role for role, name in wanted.items() if name not in columns]
+    guesses = {role: likeliest(wanted[role], role, others) for role in missing}
+    if not missing:
+        return
+    options = [f"--{role}-column {guess}" for role, guess in guesses.items() if guess]
+    unknown = [f"--{role}-column" for role, guess in guesses.items() if not guess]
+    asked = [f"is it {' '.join(options)}?"] if options else []
+    asked += [f"say which it is with {' and '.join(unknown)}"] if unknown else []
+    raise DataError(
+        f"{columns.what} has no column {', '.join(wanted[role] for role in missing)}; its first line names "
+        f"{', '.join(columns.values)[:200]}: {' '.join(asked)}"
+    )
 
 
 def likeliest(wanted: str, role: str, names: Sequence[str]) -> str | None:

@@ -89,14 +89,16 @@ def describe(classifier: Classifier, name: str) -> dict[str, object]:
     }
 
 
-def real_images(classifier: Classifier, *, data_path: str | None = None, images: Path | None = None) -> Tensor:
+def real_images(
+    classifier: Classifier, *, data_path: str | None = None, images: Path | None = None, path_column: str | None = None
+) -> Tensor:
     """A few float images in [0, 1] as the network sees them: from `images`, or test images of the run's data.
 
     Raises:
         DataError: they are not there; the message says how to give them.
     """
     if images is not None:
-        found = find_images(images)
+        found = find_images(images, path_column=path_column, usual=classifier.path_column)
         pixels = _decoded(found.source, found.names, classifier)
     else:
         try:
