@@ -114,6 +114,27 @@ def test_counterparts_and_matches(ipg, shapes: tuple[str, ...]) -> None:
         assert [row["builder"] for row in read(f"{folder}/manifest.csv")] == ["matched", "matched"]
 
 
+@pytest.mark.parametrize("builder", ["matched", "random"])
+def test_attributes_of_more_than_two_values(ipg, shapes: tuple[str, ...], builder: str) -> None:
+    places = ("green", "blue", "red")
+    rows = read("shapes/labels.csv")
+    for number, row in enumerate(rows):
+        row["attribute"] = places[number // 2 % 3]
+    table = "\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows)])
+    Path("shapes/labels.csv").write_text(table)
+    done = ipg("pairs", "build", builder, *shapes, "--count", "6", "--output", "pairs")
+    assert done.code == 0, done
+    by_path = {f"data:{row['path']}": row for row in rows}
+    met = []
+    for pair in read("pairs/manifest.csv"):
+        first, second = by_path[pair["first"]], by_path[pair["second"]]
+        assert first["label"] == second["label"] == pair["label"]
+        met.append({first["attribute"], second["attribute"]})
+    assert sorted(map(sorted, met)) == sorted(2 * [["blue", "green"], ["blue", "red"], ["green", "red"]])
+    done = ipg("train", *shapes, "--pairs", "pairs", "--method", "ipg", "--epochs", 1, "--model", "small_cnn")
+    assert done.code == 0, done
+
+
 def test_the_same_command_goes_on_and_another_is_refused(ipg, refused, shapes: tuple[str, ...]) -> None:
     command = ("pairs", "build", "background", *shapes, "--masks", "masks", "--count", "4", "--output", "pairs")
     assert ipg(*command).code == 0

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,15 @@ def test_further_attributes(shapes, tmp_path: Path) -> None:
     values, names = read_attributes(tmp_path / "a.csv", table)
     assert names == ("Hat", "Beard")
     assert values.tolist() == [[int(row % 5 == 0), int(row % 3 == 0)] for row in range(len(table))]
+
+
+def test_attributes_that_tell_one_value_from_the_others_are_left_out(shapes, tmp_path: Path) -> None:
+    table = replace(shapes.table, attribute=torch.arange(len(shapes.table)) % 3, attributes=("grass", "sea", "snow"))
+    lines = ["file,Hat,Snow,Not_Snow"]
+    lines += [f"{shapes.name(row)},{int(row % 5 == 0)},{int(row % 3 == 2)},{int(row % 3 != 2)}" for row in range(44)]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    assert len(table) == 44
+    assert read_attributes(tmp_path / "a.csv", table)[1] == ("Hat",)
 
 
 @pytest.mark.parametrize(

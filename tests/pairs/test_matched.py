@@ -1,4 +1,5 @@
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -75,11 +76,6 @@ def test_same_seed_same_pairs(build: Build, table: ImageTable) -> None:
 def test_more_than_there_are(build: Build, table: ImageTable) -> None:
     with pytest.raises(ValueError, match=r"6000 pairs were asked for, but only \d+ can be made \(5 to 9: \d+; 0 to 4"):
         build(table, 6_000)
-
-
-def test_more_than_two_attributes(build: Build, table: ImageTable) -> None:
-    with pytest.raises(ValueError, match=r"between two attributes, but it has 3 \(red, green, blue\)"):
-        build(replace(table, attributes=("red", "green", "blue")), 4)
 
 
 def test_random_pairs_differ_by_seed(table: ImageTable) -> None:
@@ -183,7 +179,7 @@ def naive_greedy(table: ImageTable, points: Tensor, split: str) -> set[frozenset
         (float(np.linalg.norm(vectors[a] - vectors[b])), a, b)
         for a in rows
         for b in rows
-        if key[a] == key[b] and int(table.attribute[a]) == 0 and int(table.attribute[b]) == 1
+        if key[a] == key[b] and int(table.attribute[a]) < int(table.attribute[b])
     )
     used: set[int] = set()
     found = set()
@@ -227,3 +223,133 @@ def test_without_attributes_the_column_is_asked_for(table: ImageTable, name: str
     given = (plain,) if name == "random" else (plain, torch.zeros(len(plain), 2))
     with pytest.raises(ValueError, match=f"{name} pairs are two images .*; this needs a column attribute"):
         getattr(matched, name)(*given, 4)
+
+
+# -- more than two values of the attribute ------------------------------------------------------------------------
+
+
+def of_values(*counts: Sequence[int], seed: int = 0) -> ImageTable:
+    """Training images of as many labels as there are `counts`, with so many of each value of the attribute."""
+    groups = [
+        (label, value) for label, of_label in enumerate(counts) for value, n in enumerate(of_label) for _ in range(n)
+    ]
+    order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed))
+    label, attribute = torch.tensor(groups)[order].unbind(dim=1)
+    zeros = torch.zeros_like(label)
+    return ImageTable(
+        name="scans",
+        images=torch.arange(len(label)).view(-1, 1, 1, 1).to(torch.uint8),
+        label=label,
+        attribute=attribute,
+        split=zeros,
+        environment=zeros,
+        content=label,
+        splits=("train",),
+        classes=tuple(f"class {number}" for number in range(len(counts))),
+        attributes=tuple(f"site {number}" for number in range(max(map(len, counts)))),
+    )
+
+
+def by_name(name: str, table: ImageTable, count: int, **options: int) -> PairSet:
+    """Pairs by the builder of that name, in features that are drawn once."""
+    if name == "random":
+        return matched.random(table, count, **options)
+    points = torch.randn(len(table), 3, generator=torch.Generator().manual_seed(5))
+    return {"closest": matched.closest, "matched": matched.matched}[name](table, points, count, **options)
+
+
+def values_met(table: ImageTable, pairs: PairSet) -> Counter[tuple[int, ...]]:
+    """How many pairs there are of every two values."""
+    return Counter(tuple(sorted(both)) for both in table.attribute[pairs.source].tolist())
+
+
+@pytest.mark.parametrize("name", ["random", "closest", "matched"])
+def test_more_values_members_share_the_label_and_differ_in_value_and_no_image_is_used_twice(name: str) -> None:
+    table = of_values((30, 20, 25, 15), (12, 40, 10, 20))
+    source = by_name(name, table, 24).source
+    first, second = source.unbind(dim=1)
+    assert torch.equal(table.label[first], table.label[second])
+    assert bool((table.attribute[first] != table.attribute[second]).all())
+    assert len(set(source.flatten().tolist())) == 48
+    assert table.label[first].bincount().tolist() == [12, 12]
+
+
+@pytest.mark.parametrize("name", ["random", "closest", "matched"])
+def test_more_values_are_dealt_in_turn(name: str) -> None:
+    """Where a value is rare, and where not, every two values have as many pairs as the others, as far as they go."""
+    table = of_values((120, 110, 30), (100, 60, 90))
+    found = by_name(name, table, 12)
+    assert values_met(table, found) == {(0, 1): 4, (0, 2): 4, (1, 2): 4}
+
+
+@pytest.mark.parametrize("name", ["random", "closest", "matched"])
+def test_more_values_smaller_sets_begin_larger_ones(name: str) -> None:
+    table = of_values((40, 35, 9), (30, 30, 30))
+    assert torch.equal(by_name(name, table, 6, seed=3).source, by_name(name, table, 30, seed=3).source[:6])
+
+
+@pytest.mark.parametrize(
+    ("counts", "most"),
+    [((5, 5, 5), 7), ((2, 1, 1), 2), ((9, 2, 3), 5), ((1, 1, 1, 1), 2), ((4, 0, 3), 3), ((4, 4, 4, 4, 1), 8)],
+)
+def test_random_makes_as_many_pairs_of_more_values_as_can_be(counts: tuple[int, ...], most: int) -> None:
+    for seed in range(20):
+        assert len(matched.random(of_values(counts, seed=seed), most, seed=seed)) == most
+    with pytest.raises(ValueError, match=rf"only {most} can be made \(class 0: {most}\)"):
+        matched.random(of_values(counts), most + 1)
+
+
+def test_random_lets_every_two_values_meet() -> None:
+    table = of_values((40, 40, 40, 40))
+    met = values_met(table, matched.random(table, 80))
+    assert len(met) == 6
+    assert min(met.values()) >= 5
+
+
+@pytest.mark.parametrize("block", [7, 1024])
+@pytest.mark.parametrize("counts", [((9, 8, 7), (5, 6, 5)), ((2, 30, 4, 9, 1),)])
+def test_matched_is_the_greedy_matching_of_more_values(
+    counts: tuple[tuple[int, ...], ...], block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matched, "BLOCK", block)
+    table = of_values(*counts)
+    points = torch.randn(len(table), 3, generator=torch.Generator().manual_seed(5))
+    expected = naive_greedy(table, points, "train")
+    pairs = matched.matched(table, points, len(expected))
+    assert {frozenset(pair) for pair in pairs.source.tolist()} == expected
+    with pytest.raises(ValueError, match=f"only {len(expected)} can be made"):
+        matched.matched(table, points, len(expected) + 1)
+
+
+@pytest.mark.parametrize("block", [7, 1024])
+def test_closest_of_more_values_are_each_others_nearest(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matched, "BLOCK", block)
+    table = of_values((20, 15, 18, 3))
+    points = torch.randn(len(table), 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    rows = range(len(table))
+    nearest = [
+        min(
+            (o for o in rows if table.attribute[o] != table.attribute[row]),
+            key=lambda o: float((points[o] - points[row]).norm()),
+        )
+        for row in rows
+    ]
+    expected = {frozenset((row, nearest[row])) for row in rows if nearest[nearest[row]] == row}
+    found = matched.closest(table, points, len(expected)).source.tolist()
+    assert {frozenset(pair) for pair in found} == expected
+    met: dict[frozenset[int], list[float]] = {}
+    for a, b in found:
+        both = frozenset((int(table.attribute[a]), int(table.attribute[b])))
+        met.setdefault(both, []).append(float((points[a] - points[b]).norm()))
+    assert all(distances == sorted(distances) for distances in met.values())
+
+
+def test_matched_at_equal_distances_of_more_values() -> None:
+    table = of_values((6, 6, 6))
+    assert len(matched.matched(table, torch.zeros(18, 2), 6)) == 6
+
+
+def test_more_values_pinned() -> None:
+    table = of_values((4, 3, 3), (3, 2, 4))
+    assert matched.random(table, 4, seed=1).source.tolist() == [[18, 7], [12, 13], [6, 14], [11, 1]]
+    assert by_name("matched", table, 4, seed=1).source.tolist() == [[18, 8], [11, 10], [6, 16], [13, 9]]

@@ -59,8 +59,8 @@ def read_features(path: str | PathLike[str], table: ImageTable) -> NDArray[Any]:
 def read_attributes(path: str | PathLike[str], table: ImageTable) -> tuple[Tensor, tuple[str, ...]]:
     """Further attributes of every image, from a CSV or Parquet: its columns of 0 and 1 (or -1 and 1).
 
-    The column with the images' names is found by itself. Columns that say the same as the label or the shortcut are
-    left out, since these are what pairs agree and differ in.
+    The column with the images' names is found by itself. Columns that say the same as the label or the shortcut, or
+    tell one value of them from all others, are left out, since these are what pairs agree and differ in.
 
     Returns:
         (N, A) of 0 and 1, and the names of the columns.
@@ -75,16 +75,24 @@ def read_attributes(path: str | PathLike[str], table: ImageTable) -> tuple[Tenso
     if missing := [name for name in wanted if name not in line]:
         raise DataError(f"{columns.what} lacks {len(missing):,} images of {table.name}, the first of them {missing[0]}")
     rows = torch.tensor([line[name] for name in wanted])
-    taken = [table.label.float(), 1 - table.label.float(), table.attribute.float(), 1 - table.attribute.float()]
     found: dict[str, Tensor] = {}
     for name, cells in columns.values.items():
         if set(cells) <= _VALUES.keys():
             values = torch.tensor([_VALUES[cell] for cell in cells])[rows]
-            if not any(torch.equal(values, other) for other in taken):
+            if not any(_tells_one_value(values == 1, column) for column in (table.label, table.attribute)):
                 found[name] = values
     if not found:
         raise DataError(f"{columns.what} has no column of 0 and 1 beside the label and the shortcut")
     return torch.stack(list(found.values()), dim=1), tuple(found)
+
+
+def _tells_one_value(chosen: Tensor, column: Tensor) -> bool:
+    """Whether the images that are `chosen`, or all others, are those of one value of `column`."""
+    for side in (chosen, ~chosen):
+        of_side = column[side]
+        if len(of_side) and bool((of_side == of_side[0]).all()) and torch.equal(column == of_side[0], side):
+            return True
+    return False
 
 
 def thumbnails(images: Tensor) -> Tensor:
