@@ -69,10 +69,35 @@ def test_a_study_is_run_and_listed(files: Path) -> None:
         f"done     {keys[0]}  bars: erm (paper) 8 pairs, alpha 0.1, every 4, seed 0\n"
         f"done     {keys[1]}  bars: erm (paper) 8 pairs, alpha 0.1, every 4, seed 1\n"
         f"failed   {keys[2]}  bars: erm (wild) nowhere pairs, alpha 0.1, every 4, seed 7\n"
-        "quick: 3 trials, 2 done, 0 running, 1 failed, 0 missing\n"
+        "quick: 3 trials, 2 done, 0 running, 0 begun, 1 failed, 0 missing\n"
     )
     with Store(files / "results" / "quick").claim(keys[2]):
         assert f"running  {keys[2]}" in ipg("study", "quick.toml", "--list").out
+
+
+def test_trials_that_have_begun_are_listed_with_how_far_they_are(files: Path) -> None:
+    keys = [trial.key for trial in load_study(files / "quick.toml").trials]
+    epochs = load_study(files / "quick.toml").trials[0].config.epochs
+    store = Store(files / "results" / "quick", "test")
+    for key, done in zip(keys[:2], (1, epochs + 1), strict=True):  # the second has been fitted once more
+        run = store.trials / key / "run"
+        run.mkdir(parents=True)
+        (run / "checkpoint.safetensors").write_bytes(b"")
+        (run / "metrics.jsonl").write_text("{}\n" * done, encoding="utf-8")
+    (store.trials / keys[2] / "run" / "first_stage").mkdir(parents=True)
+    (store.trials / keys[2] / "run" / "first_stage" / "checkpoint.safetensors").write_bytes(b"")
+    lines = ipg("study", "quick.toml", "--list").out.splitlines()
+    assert [line.partition(" ")[0] for line in lines[:3]] == ["begun"] * 3
+    assert [line.partition("seed ")[2] for line in lines[:3]] == [
+        f"0, 1 of {epochs} epochs", f"1, {epochs} of {epochs} epochs", f"7, 0 of {epochs} epochs",
+    ]  # fmt: skip
+    assert lines[3] == "quick: 3 trials, 0 done, 0 running, 3 begun, 0 failed, 0 missing"
+    with store.claim(keys[0]):
+        (line,) = [line for line in ipg("study", "quick.toml", "--list").out.splitlines() if line.startswith("running")]
+    assert line.endswith(f"seed 0, 1 of {epochs} epochs")
+    store.fail(keys[1], "no memory")
+    (store.trials / keys[2] / "run" / "failure.json").write_text("{}")  # so it begins anew
+    assert "1 begun, 1 failed, 1 missing" in ipg("study", "quick.toml", "--list").out
 
 
 @pytest.mark.parametrize(
@@ -95,9 +120,9 @@ def test_the_list_is_of_the_split_that_is_asked_for(files: Path) -> None:
     for number, split in enumerate(("validation", "test")):
         (files / "one.toml").write_text(f'metrics_split = "{split}"\n{text}', encoding="utf-8")
         listed = ipg("study", "one.toml", "--list")
-        assert listed.out.endswith("one: 2 trials, 0 done, 0 running, 0 failed, 2 missing\n")
+        assert listed.out.endswith("one: 2 trials, 0 done, 0 running, 0 begun, 0 failed, 2 missing\n")
         assert ipg("study", "one.toml", "--device", "cpu", "--workers", "1").code == 0
-        assert ipg("study", "one.toml", "--list").out.endswith("2 done, 0 running, 0 failed, 0 missing\n")
+        assert ipg("study", "one.toml", "--list").out.endswith("2 done, 0 running, 0 begun, 0 failed, 0 missing\n")
         assert len(read_rows(files / "results" / "one" / "trials.jsonl")) == 2 * (number + 1)
 
 
@@ -116,7 +141,7 @@ def test_what_is_done_is_in_the_table(files: Path, monkeypatch: pytest.MonkeyPat
 
     assert seeds() == [1]
     file.write_text(f"{file.read_text(encoding='utf-8')}{plain}", encoding="utf-8")
-    assert "1 done, 0 running, 0 failed, 1 missing" in ipg("study", "two.toml", "--list").out
+    assert "1 done, 0 running, 0 begun, 0 failed, 1 missing" in ipg("study", "two.toml", "--list").out
     assert seeds() == [1, 0]
     assert ipg("study", "two.toml", "--device", "cpu", "--workers", "1").code == 0
     assert seeds() == [1, 1]
@@ -192,7 +217,7 @@ def test_a_study_that_nobody_knows(files: Path) -> None:
 def test_rows_of_the_project_count_as_done(repo_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(repo_root)
     done = ipg("study", "colored_mnist_tuned", "--list")
-    assert done.out.endswith("colored_mnist_tuned: 30 trials, 30 done, 0 running, 0 failed, 0 missing\n")
+    assert done.out.endswith("colored_mnist_tuned: 30 trials, 30 done, 0 running, 0 begun, 0 failed, 0 missing\n")
 
 
 def test_interrupted(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

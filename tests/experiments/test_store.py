@@ -211,6 +211,7 @@ def test_the_weights_of_a_first_stage_are_put_away_too(store: Store) -> None:
 )
 def test_which_runs_go_on(store: Store, found: tuple[str, ...], goes_on: bool) -> None:
     run = files(store, "a", *found)
+    assert store.has_begun("a") == (goes_on and bool(found))
     assert store.run_folder("a") == run
     assert held(run) == set(found) if goes_on else not run.exists()
 

@@ -10,10 +10,13 @@ import typer
 from ipg.cli.options import Engine
 
 if TYPE_CHECKING:
+    from ipg.experiments.store import Store
     from ipg.experiments.study import Study
 
 __all__ = ["EXAMPLES", "study"]
 
+STATES = ("done", "running", "begun", "failed", "missing")
+"""Of a trial that has begun, nobody is at work on it now, and the next runner goes on with it."""
 TIME_IS_OVER = 75
 """The exit status where `--limit` has left trials: to be tried again, as in sysexits.h."""
 
@@ -22,7 +25,7 @@ EXAMPLES = """
 
 `ipg study margin --results runs/margin`: one of the project's own studies, into a folder of your own
 
-`ipg study colored_mnist --data-path mnist.npz --list`: which trials are done, missing or failed
+`ipg study colored_mnist --data-path mnist.npz --list`: which trials are done, under way, failed or missing
 
 `ipg study mine.toml --workers 4`: a study file, by four processes
 
@@ -82,7 +85,7 @@ def study(
         typer.Option(help="Stop after so long (90s, 30m, 2h), with trials under way saved.", metavar="TIME"),
     ] = None,
     show: Annotated[
-        bool, typer.Option("--list", help="Show which trials are done, running, failed or missing; run none.")
+        bool, typer.Option("--list", help="Show which trials are done, running, begun, failed or missing; run none.")
     ] = False,
 ) -> None:
     """Run the trials of a study that are not done yet: a row each, and a traceback for each that fails.
@@ -128,13 +131,22 @@ def _list(study: Study, results: Path) -> None:
     done = store.done()
     counts: Counter[str] = Counter()
     for trial in study.trials:
-        if trial.key in done:
-            state = "done"
-        elif store.is_held(trial.key):
-            state = "running"
-        else:
-            state = "failed" if store.error_file(trial.key).exists() else "missing"
+        state, epochs = _state(store, trial.key, done), trial.config.epochs
+        far = ""
+        if state in ("running", "begun"):  # a network that is fitted once more after its last epoch has a line more
+            far = f", {min(store.epochs(trial.key), epochs)} of {number_of(epochs, 'epoch')}"
         counts[state] += 1
-        typer.echo(f"{state:8} {trial.key}  {trial.dataset}: {trial.title}")
-    shares = ", ".join(f"{counts[state]} {state}" for state in ("done", "running", "failed", "missing"))
+        typer.echo(f"{state:8} {trial.key}  {trial.dataset}: {trial.title}{far}")
+    shares = ", ".join(f"{counts[state]} {state}" for state in STATES)
     typer.echo(f"{study.name}: {number_of(len(study.trials), 'trial')}, {shares}")
+
+
+def _state(store: Store, key: str, done: set[str]) -> str:
+    """Which of `STATES` a trial is in."""
+    if key in done:
+        return "done"
+    if store.is_held(key):
+        return "running"
+    if store.error_file(key).exists():
+        return "failed"
+    return "begun" if store.has_begun(key) else "missing"

@@ -96,10 +96,16 @@ class Store:
 
     def is_held(self, key: str) -> bool:
         """Whether some process is at the trial now."""
-        if not (self.trials / key / ".lock").exists():
+        file = self.trials / key / ".lock"
+        if not file.exists():
             return False
-        with self.claim(key) as mine:
-            return not mine
+        lock = FileLock(file)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return True
+        lock.release()
+        return False
 
     def run_folder(self, key: str) -> Path:
         """Where the run of a trial that is held lives, to go on with or to begin in.
@@ -108,10 +114,28 @@ class Store:
         taken out and one that ended with another split evaluated; the first stage counts as the run does.
         """
         run = self.trials / key / "run"
-        slimmed = any(not (done.parent / "model.safetensors").exists() for done in run.rglob("done"))
-        if slimmed or any(run.rglob("failure.json")) or not self._tells(run):
+        if not self._goes_on(run):
             shutil.rmtree(run)
         return run
+
+    def has_begun(self, key: str) -> bool:
+        """Whether a trial that nobody holds has a checkpoint that its next attempt goes on from."""
+        run = self.trials / key / "run"
+        saved = any(name.endswith(".safetensors") for _, _, names in os.walk(run) for name in names)
+        return saved and self._goes_on(run)
+
+    def _goes_on(self, run: Path) -> bool:
+        """Whether the next attempt goes on with what a folder holds."""
+        for _, _, names in os.walk(run):
+            if "failure.json" in names or ("done" in names and "model.safetensors" not in names):
+                return False
+        return self._tells(run)
+
+    def epochs(self, key: str) -> int:
+        """How many epochs a trial that is under way has behind it; those of a first stage are none."""
+        with suppress(FileNotFoundError):
+            return (self.trials / key / "run" / "metrics.jsonl").read_bytes().count(b"\n")
+        return 0
 
     def _tells(self, run: Path) -> bool:
         """Whether a run that has ended was evaluated on the store's split; one under way can still be."""
