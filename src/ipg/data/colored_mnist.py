@@ -37,6 +37,7 @@ from torch.nn import functional as F
 
 from ipg.data.coloring import COLORS, chance, colorize, halve
 from ipg.data.mnist import Digits, read
+from ipg.data.remembering import recalled
 from ipg.data.table import ImageTable
 
 __all__ = ["Protocol", "load"]
@@ -53,6 +54,11 @@ _NAMES: dict[Protocol, str] = {
     "train_noise": "colored_mnist_train_noise",
     "dair": "colored_mnist_dair",
 }
+
+
+def _digits(place: str | PathLike[str] | None) -> Digits:
+    """MNIST, which a study whose trials have seeds of their own reads once."""
+    return recalled(("mnist", place), lambda: read(place), lambda found: found.images.nbytes)
 
 
 class _Layout(NamedTuple):
@@ -97,7 +103,7 @@ def load(
         raise ValueError(f"size={size} is out of range: ColoredMNIST comes in 14 and 28 pixels")
     if test not in ((None, 0, 1, 2) if protocol == "paper" else (None,)):
         raise ValueError(f"test={test} is out of range: 0, 1 or 2 with protocol='paper', and none with the others")
-    digits = mnist if isinstance(mnist, Digits) else read(mnist)
+    digits = mnist if isinstance(mnist, Digits) else _digits(mnist)
     generator = torch.Generator().manual_seed(seed)
     if protocol == "irm":
         rows, split, environment, splits = _arjovsky(digits.train, generator)

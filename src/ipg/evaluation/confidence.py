@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 __all__ = ["BINS", "calibration_error", "confidence_metrics"]
 
@@ -30,7 +31,8 @@ def confidence_metrics(logits: Tensor, label: Tensor) -> dict[str, Any]:
 
     A single logit (K = 1) is that of the second of two classes.
     """
-    scores, truth = logits.detach().cpu().double(), label.cpu()
+    scores = (logits.cpu() if logits.device.type == "mps" else logits).detach().double()  # which has no such numbers
+    truth = label.to(scores.device)
     if scores.shape[1] == 1:
         scores = torch.cat([torch.zeros_like(scores), scores], dim=1)
     if len(scores) == 0 or not bool(scores.isfinite().all()):
@@ -42,7 +44,7 @@ def calibration_error(probability: Tensor, label: Tensor, *, bins: int = BINS) -
     """How far confidence is from accuracy, on average over the images, for the `probability` (N, K) of classes."""
     confidence, given = probability.max(dim=1)
     place = (confidence * bins).ceil().long().clamp(1, bins) - 1  # (N,)
-    off = torch.zeros(bins, dtype=probability.dtype).index_add_(0, place, (given == label).double() - confidence)
+    off = ((given == label).double() - confidence) @ F.one_hot(place, bins).double()  # (bins,)
     return float(off.abs().sum() / len(label))
 
 

@@ -13,6 +13,7 @@ nothing else either: the clock decides when it is shown and saved, never what co
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import time
 from collections.abc import Sequence
@@ -30,7 +31,6 @@ from ipg.data.augment import Augmentation
 from ipg.data.batches import Batches
 from ipg.data.table import ImageTable
 from ipg.evaluation.batch_norm import keep_statistics
-from ipg.evaluation.parts import free_memory
 from ipg.guidance import CollapseError, NonFiniteError
 from ipg.methods import Method, Setup, method_class
 from ipg.methods.optimizers import load_optimizer
@@ -115,7 +115,7 @@ def train(
         listeners = listeners if team.leads else ()
         first = _first_stage(config, materials, folder, listeners)
         if device.type == "cuda":
-            free_memory()  # that earlier runs have left: images lie on the GPU where they fit
+            gc.collect()  # what earlier runs have left: images lie on the GPU where they fit
         placed = materials.to(device, resident=config.resident)
         run = Training(config, placed, device, listeners, evaluate_on, team, first, evaluate_once)  # may refuse
         stack.callback(run.method.close)

@@ -112,7 +112,10 @@ class Materials:
 
 def _fits(images: Tensor, device: torch.device, share: float) -> bool:
     """Whether `images` may lie on `device`."""
-    return device.type != "cuda" or images.nbytes <= share * torch.cuda.mem_get_info(device)[0]
+    if device.type != "cuda":
+        return True
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # kept for what comes next
+    return images.nbytes <= share * (torch.cuda.mem_get_info(device)[0] + unused)
 
 
 def gather(
