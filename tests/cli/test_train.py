@@ -170,3 +170,10 @@ def test_a_trained_network_is_repaired(ipg, refused, bars: list[str], finished: 
     refused("train", *bars, "--from", "nowhere", says=("there is no model 'nowhere'",))
     (finished / "model.safetensors").write_bytes(b"junk")
     refused("train", *bars, "--from", finished, "--output", "other", says=("model.safetensors is damaged",))
+
+
+def test_a_refit_is_not_called_an_epoch(ipg, bars: list[str]) -> None:
+    done = ipg("train", *bars, "--method", "eva_e", "--output", "run")
+    assert done.code == 0, done
+    assert "after epoch 1 and a refit (kept by rule: last)" in " ".join(done.out.split())
+    assert "eva_e, finished, 1 of 1 epochs" in ipg("doctor", "run").out

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ipg.evaluation.selection import SELECTIONS, select
+from ipg.evaluation.selection import SELECTIONS, is_refit, kept_epoch, select
 
 
 def row(epoch: int, **values: Any) -> dict[str, Any]:
@@ -100,3 +100,25 @@ def test_rules_that_are_none() -> None:
 def test_no_epoch() -> None:
     with pytest.raises(ValueError, match="there is no epoch to select from"):
         select("last", [])
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        ({"selected_epoch": 3, "config": {"epochs": 4}}, (3, False)),
+        ({"selected_epoch": 5, "refitted_epoch": 2, "config": {"epochs": 4}}, (2, True)),
+        ({"selected_epoch": 5, "config": {"epochs": 4}}, (None, True)),  # of before results said so
+        ({"selected_epoch": 5}, (5, False)),
+        ({"selected_epoch": None}, (None, False)),
+        ({}, (None, False)),
+    ],
+)
+def test_which_epoch_a_result_is_of(result: dict[str, Any], expected: tuple[int | None, bool]) -> None:
+    assert kept_epoch(result) == expected
+
+
+def test_which_rows_are_no_epochs() -> None:
+    assert not is_refit({"epoch": 4}, {"epochs": 4})
+    assert is_refit({"epoch": 5, "refitted": 4}, {})
+    assert is_refit({"epoch": 5}, {"epochs": 4})
+    assert not is_refit({}, {})

@@ -67,6 +67,12 @@ def test_a_row_is_of_the_selected_epoch(trial: Callable[..., Trial]) -> None:
     assert row["curve"] == [told.get(epoch) for epoch in range(1, 7)]
 
 
+def test_a_row_says_that_it_is_of_a_refit(trial: Callable[..., Trial]) -> None:
+    row = run_trial(trial("eva_e", epochs=2))
+    assert (row["selected_epoch"], row["refitted_epoch"], len(row["validation_curve"])) == (3, 2, 3)
+    assert "refitted_epoch" not in run_trial(trial("erm", epochs=2))
+
+
 def test_a_rule_that_rewards_the_shortcut_has_every_epoch_told(trial: Callable[..., Trial]) -> None:
     one = trial("erm", selection="training_environments", epochs=3)
     assert run_trial(one)["curve"] == [epoch["test"]["average"] for epoch in train(one.config, gather(one.config)).rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,3 +63,14 @@ def test_a_line_between_classes_that_was_moved_is_told(make) -> None:
         make(metrics, decision="worst_group"), "pets", {}, 16
     )
     assert "line between classes" not in card(make(metrics), "pets", {}, 16)
+
+
+def test_a_refit_is_not_called_an_epoch(make) -> None:
+    found = make({"average": 0.9, "groups": GROUPS}, epochs=2, method="eva_e")
+    assert "| epoch kept | one of them, by the rule `last`; then its last layer was fitted anew |" in card(
+        found, "p", {}, 1
+    )
+    known = replace(found, result={**found.result, "refitted_epoch": 2})
+    assert "| epoch kept | 2, by the rule `last`; then its last layer was fitted anew |" in card(known, "p", {}, 1)
+    plain = make({"average": 0.9, "groups": GROUPS}, epochs=3, method="erm")
+    assert "| epoch kept | 3, by the rule `last` |" in card(plain, "p", {}, 1)

@@ -72,7 +72,9 @@ def test_the_refit_is_one_row_more_and_what_is_kept(config: RunConfig, table: Im
     plain = config.with_changes(method="erm", options={})
     erm = train(plain, gather(plain, table=table))
     assert [row["epoch"] for row in outcome.rows] == [1, 2, 3]
-    assert outcome.result["selected_epoch"] == 3
+    assert [row.get("refitted") for row in outcome.rows] == [None, None, 2]
+    assert (outcome.result["selected_epoch"], outcome.result["refitted_epoch"]) == (3, 2)
+    assert "refitted_epoch" not in erm.result
     for row, other in zip(outcome.rows, erm.rows, strict=False):
         assert row["test"] == other["test"]  # until then it is plain training
     head = find_head(outcome.model)

@@ -171,3 +171,22 @@ def test_what_is_refused(config: RunConfig, table: ImageTable) -> None:
     given = config.with_changes(options={"judge": "worst_group"})
     with pytest.raises(ValueError, match="judge=worst_group needs validation images whose attribute is known: take"):
         train(given, gather(given, table=bare))
+
+
+def test_the_refit_says_of_which_epoch_it_is_and_is_taken_up_again(
+    config: RunConfig, table: ImageTable, tmp_path: Path
+) -> None:
+    chosen = config.with_changes(selection="worst_group", learning_rate=0.05, schedule="constant", epochs=6)
+    plain = train(chosen.with_changes(method="erm"), gather(chosen.with_changes(method="erm"), table=table))
+    best = plain.result["selected_epoch"]
+    assert best < 6
+    outcome = train(chosen, gather(chosen, table=table), folder=tmp_path)
+    assert [row["epoch"] for row in outcome.rows] == [1, 2, 3, 4, 5, 6, 7]
+    assert outcome.rows[-1]["refitted"] == outcome.result["refitted_epoch"] == best
+    assert outcome.result["selected_epoch"] == 7
+    model = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "done").unlink()
+    again = train(chosen, gather(chosen, table=table), folder=tmp_path)  # from the checkpoint after the refit
+    timeless = {"seconds": 0, "preparing_seconds": 0, "date": ""}
+    assert again.result | timeless == outcome.result | timeless
+    assert (tmp_path / "model.safetensors").read_bytes() == model

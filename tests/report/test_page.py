@@ -197,6 +197,19 @@ def test_how_it_was_made(page, run) -> None:
     }
 
 
+def test_a_refit_is_not_called_an_epoch(page, run) -> None:
+    rows = run().epochs
+    refitted = {"selected_epoch": 3, "refitted_epoch": 1, "selection": "worst_group"}
+    told = render(page(runs=[run(epochs=[*rows[:2], {**rows[2], "refitted": 1}], result=refitted)]))
+    assert "<td>1 of 2, refitted</td>" in told
+    assert "fitted anew when training was over" in told
+    older = render(page(runs=[run(config={"epochs": 2}, result={"selected_epoch": 3, "config": {"epochs": 2}})]))
+    assert "<td>refitted</td>" in older
+    plain = render(page(runs=[run()]))
+    assert "<td>3 of 3</td>" in plain
+    assert "refit" not in plain
+
+
 def test_page_is_self_contained(page) -> None:
     made = render(page())
     reader = Reader(made)

@@ -73,7 +73,7 @@ def doctor(
     for number, (name, log, state) in enumerate(logs):
         if number:
             console.print()
-        done = f"{len(log.rows)} of {log.config.get('epochs', '?')} epochs"
+        done = f"{log.epochs} of {log.config.get('epochs', '?')} epochs"
         console.print(Text.assemble((name, "bold"), f": {log.config.get('method')}, {state}, {done}"))
         findings = diagnose(log)
         for finding in findings:

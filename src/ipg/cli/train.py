@@ -52,6 +52,7 @@ def train(
     from rich.console import Console  # torch takes seconds to load: mistakes in the settings do not wait for it
 
     from ipg.cli.console import in_a_line, print_metrics, watching
+    from ipg.evaluation.selection import kept_epoch
     from ipg.training.distributed import processes
     from ipg.training.listeners import Listener, TensorBoard
     from ipg.training.loop import train as run
@@ -74,6 +75,9 @@ def train(
     result = outcome.result
     if not listener.trained:
         typer.echo(f"{folder} holds this run, finished on {result['date']}: nothing to do.")
-    title = f"Test images, % right, after epoch {result['selected_epoch']} (kept by rule: {result['selection']})"
+    epoch, refitted = kept_epoch(result)
+    kept = f"epoch {epoch}" if epoch is not None else "training"
+    after = f"{kept} and a refit" if refitted else kept
+    title = f"Test images, % right, after {after} (kept by rule: {result['selection']})"
     print_metrics(console, [(chosen.method, result["metrics"], result["seconds"])], title=title)
     typer.echo(f"The run is in {folder}. See it with: ipg report {shlex.quote(str(folder))}")

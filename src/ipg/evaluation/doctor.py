@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ipg.evaluation.selection import is_refit
+
 __all__ = ["FINDINGS", "Finding", "RunLog", "diagnose", "key_numbers"]
 
 AGREES, DISAGREES = 0.02, 0.10
@@ -63,6 +65,11 @@ class RunLog:
         return [value for row in self.rows if (value := row.get(name)) is not None]
 
     @property
+    def epochs(self) -> int:
+        """How many epochs have ended; a refit after the last is none."""
+        return sum(not is_refit(row, self.config) for row in self.rows)
+
+    @property
     def guided(self) -> bool:
         """Whether the method was guided by pairs, as far as the log tells."""
         return bool(self.of_steps("disagreement"))
@@ -88,7 +95,7 @@ def key_numbers(log: RunLog) -> dict[str, float | None]:
     """The few numbers that say how a run went."""
     last = log.rows[-1] if log.rows else {}
     return {
-        "epochs": last.get("epoch", 0),
+        "epochs": log.epochs,
         "task_loss": last.get("train", {}).get("task_loss"),
         "validation": log.validation.get("average"),
         "validation_worst_group": log.validation.get("worst_group"),
@@ -125,7 +132,7 @@ def representation_collapsed(log: RunLog) -> Finding | None:
     )
     if not (recorded or flat):
         return None
-    when = f"by iteration {log.failure.get('step')}" if recorded and log.failure else f"by epoch {len(log.rows)}"
+    when = f"by iteration {log.failure.get('step')}" if recorded and log.failure else f"by epoch {log.epochs}"
     return Finding(
         "representation collapsed",
         "error",
@@ -146,7 +153,7 @@ def one_class_predicted(log: RunLog) -> Finding | None:
     return Finding(
         "one class predicted",
         "error",
-        f"Every validation image gets the same class after epoch {len(log.rows)}, so that pairs agree for no merit.",
+        f"Every validation image gets the same class after epoch {log.epochs}, so that pairs agree for no merit.",
         f"Warm the learning rate up or change it ({log.config.get('learning_rate')}), and {_longer(log)}; in a "
         f"guided run raise alpha, too, if the task loss does not fall.",
     )

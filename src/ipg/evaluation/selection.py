@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["SELECTIONS", "Row", "last", "pairs", "select", "training_environments", "worst_group"]
+__all__ = [
+    "SELECTIONS", "Row", "is_refit", "kept_epoch", "last", "pairs", "select", "training_environments", "worst_group",
+]  # fmt: skip
 
 Row = Mapping[str, Any]
 
@@ -59,3 +61,27 @@ def select(rule: str, rows: Sequence[Row]) -> int:
         raise ValueError("there is no epoch to select from")
     keys = [tuple(-1.0 if part is None else part for part in SELECTIONS[rule](row)) for row in rows]
     return max(range(len(rows)), key=lambda position: (keys[position], -position))
+
+
+# -- a network that is fitted anew after the last epoch --------------------------------------------------------------
+
+
+def is_refit(row: Row, config: Mapping[str, Any]) -> bool:
+    """Whether a row is no epoch: it tells of the kept network, fitted anew when training was over."""
+    if "refitted" in row:
+        return True
+    epoch, epochs = row.get("epoch"), config.get("epochs")  # of a run from before rows said so
+    return isinstance(epoch, int) and isinstance(epochs, int) and epoch > epochs
+
+
+def kept_epoch(result: Mapping[str, Any]) -> tuple[int | None, bool]:
+    """The epoch whose network a run has kept, by its `result.json`, and whether that was fitted anew afterwards.
+
+    The epoch is None where the result does not tell.
+    """
+    selected = result.get("selected_epoch")
+    if not isinstance(selected, int):
+        return None, False
+    if "refitted_epoch" in result:
+        return result["refitted_epoch"], True
+    return (None, True) if is_refit({"epoch": selected}, result.get("config") or {}) else (selected, False)

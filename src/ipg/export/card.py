@@ -10,6 +10,7 @@ from typing import Any
 
 from ipg.classifier import Classifier
 from ipg.evaluation.decision import DECISIONS
+from ipg.evaluation.selection import kept_epoch
 from ipg.evaluation.statistics import wilson
 from ipg.methods import method_class
 from ipg.models import describe as describe_network
@@ -127,7 +128,9 @@ def _settings(classifier: Classifier) -> Iterator[tuple[str, str]]:
         yield "guidance", ", ".join(f"{name} {config[name]}" for name in ("alpha", "tau", "margin", "every"))
     names = ("epochs", "batch", "learning_rate", "schedule", "optimizer", "weight_decay", "seed")
     yield "training", ", ".join(f"{name.replace('_', ' ')} {config[name]}" for name in names)
-    yield "epoch kept", f"{classifier.result.get('selected_epoch')}, by the rule `{config['selection']}`"
+    epoch, refitted = kept_epoch({"config": config, **classifier.result})
+    then = "; then its last layer was fitted anew" if refitted else ""
+    yield "epoch kept", f"{'one of them' if epoch is None else epoch}, by the rule `{config['selection']}`{then}"
     if (rule := config.get("decision", "argmax")) != "argmax":
         yield "line between classes", f"{DECISIONS[rule]}; it is part of the weights"
 

@@ -25,9 +25,8 @@ __all__ = ["relu_group_norm"]
 CHANNELS = 64
 """That a block of threads takes, if it can have whole groups so; of one image."""
 ENTRIES = 2048
-"""That a block takes at a time, and twice as many where it has many positions to go over."""
+"""That four warps take at a time. Of many positions eight take four times as many: more is on its way at once."""
 MANY = 512
-STAGES = 1
 
 
 def relu_group_norm(
@@ -134,9 +133,9 @@ def _blocks(x: Tensor, groups: int) -> tuple[tuple[int, int], dict[str, int]]:
     together = 1
     while 2 * together * width <= CHANNELS and groups % (2 * together) == 0:
         together *= 2
-    entries = ENTRIES * (2 if x.shape[2] * x.shape[3] >= MANY else 1)
-    sizes = {"span": max(1, entries // (together * width)), "groups": together, "width": width}
-    return (x.shape[0], groups // together), {**sizes, "stages": STAGES, "num_warps": entries // 512}
+    entries, warps = (4 * ENTRIES, 8) if x.shape[2] * x.shape[3] >= MANY else (ENTRIES, 4)
+    span = max(1, entries // (together * width))
+    return (x.shape[0], groups // together), {"span": span, "groups": together, "width": width, "num_warps": warps}
 
 
 def _is_power_of_two(count: int) -> bool:

@@ -32,7 +32,6 @@ def _rectified(x, at, here, bias):
 def forward_kernel(
     x, bias, weight, shift, y, mean, inverse, positions, channels, eps,
     pooled: tl.constexpr, span: tl.constexpr, groups: tl.constexpr, width: tl.constexpr,
-    stages: tl.constexpr,
 ):  # fmt: skip
     """Writes y, or its mean over positions, and for every image and channel the mean and the inverse spread of its
     group.
@@ -43,7 +42,7 @@ def forward_kernel(
     bias_of = tl.load(bias + channel)
     total = tl.zeros((span, groups * width), tl.float32)
     squares = tl.zeros((span, groups * width), tl.float32)
-    for start in tl.range(0, positions, span, num_stages=stages):
+    for start in range(0, positions, span):
         position = start + tl.arange(0, span)
         here = (position < positions)[:, None]
         at = (image * positions + position)[:, None] * channels + channel[None, :]
@@ -65,7 +64,7 @@ def forward_kernel(
     if pooled:
         tl.store(y + own, (sums / positions * gain + level).to(y.dtype.element_ty))
     else:
-        for start in tl.range(0, positions, span, num_stages=stages):
+        for start in range(0, positions, span):
             position = start + tl.arange(0, span)
             here = (position < positions)[:, None]
             at = (image * positions + position)[:, None] * channels + channel[None, :]
@@ -87,7 +86,6 @@ def _slope(dy, at, own, here, positions, pooled: tl.constexpr):
 def backward_kernel(
     dy, x, bias, weight, mean, inverse, dx, parts, positions, channels,
     pooled: tl.constexpr, span: tl.constexpr, groups: tl.constexpr, width: tl.constexpr,
-    stages: tl.constexpr,
 ):  # fmt: skip
     """Writes dx, and each image's part in the gradients of weight, shift and bias, (images, 3, channels)."""
     image = tl.program_id(0).to(tl.int64)
@@ -96,7 +94,7 @@ def backward_kernel(
     bias_of, centre, scale = tl.load(bias + channel), tl.load(mean + own), tl.load(inverse + own)
     along = tl.zeros((span, groups * width), tl.float32)
     level = tl.zeros((span, groups * width), tl.float32)
-    for start in tl.range(0, positions, span, num_stages=stages):
+    for start in range(0, positions, span):
         position = start + tl.arange(0, span)
         here = (position < positions)[:, None]
         at = (image * positions + position)[:, None] * channels + channel[None, :]
@@ -112,7 +110,7 @@ def backward_kernel(
     mean_along = _by_group(of_weight * gain, groups, width) / count * scale
     mean_level = _by_group(of_shift * gain, groups, width) / count
     of_bias = tl.zeros((span, groups * width), tl.float32)
-    for start in tl.range(0, positions, span, num_stages=stages):
+    for start in range(0, positions, span):
         position = start + tl.arange(0, span)
         here = (position < positions)[:, None]
         at = (image * positions + position)[:, None] * channels + channel[None, :]

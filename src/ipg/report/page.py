@@ -82,6 +82,7 @@ def render(data: PageData) -> str:
     slots = series(data.runs)
     bars = figures.group_bars_data(data.runs)
     pair_bars = figures.pair_bars_data(data.runs)
+    curves = figures.curves_data(data.runs)
     chosen = compared(data.runs)
     shared, differing = settings(data.runs)
     two = [data.runs[i] for i in chosen]
@@ -115,7 +116,8 @@ def render(data: PageData) -> str:
             {"name": name, "folder": folders.get(name, ""), "series": slot}
             for name, slot in zip(pair_bars.runs, pair_bars.series, strict=True)
         ],
-        curves=[inline(figures.draw_curves(panel, legend=False)) for panel in figures.curves_data(data.runs)],
+        curves=[inline(figures.draw_curves(panel, legend=False)) for panel in curves],
+        refits=any(line.refit for panel in curves for line in panel.lines),
         flips=[_flip(flip, data.runs) for flip in data.flips],
         flip_counts=_flip_counts(data.flips, two),
         looks=[_look(look, data.runs) for look in data.looks],

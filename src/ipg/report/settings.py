@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ipg.evaluation.selection import is_refit, kept_epoch
 from ipg.report.views import RunView, number
 
 __all__ = ["SELECTIONS", "duration", "made", "seconds", "settings", "total_time"]
@@ -21,16 +22,24 @@ SELECTIONS = {
 def made(run: RunView) -> dict[str, object]:
     """How one run came about."""
     rule = run.result.get("selection")
-    epoch = number(run.result.get("selected_epoch"))
     return {
         "name": run.name,
         "folder": run.folder,
         "method": run.method,
         "seed": _value(run.config.get("seed")),
         "selection": SELECTIONS.get(str(rule), str(rule)) if rule is not None else "–",
-        "epoch": "–" if epoch is None else f"{int(epoch)} of {len(run.epochs)}" if run.epochs else f"{int(epoch)}",
+        "epoch": _epoch(run),
         "seconds": duration(seconds(run)),
     }
+
+
+def _epoch(run: RunView) -> str:
+    """Which epoch was kept, of how many, and whether its network was fitted anew."""
+    epoch, refitted = kept_epoch(run.result)
+    if epoch is None:
+        return "refitted" if refitted else "–"
+    count = sum(not is_refit(row, run.config) for row in run.epochs)
+    return f"{epoch}" + (f" of {count}" if count else "") + (", refitted" if refitted else "")
 
 
 def settings(runs: Sequence[RunView]) -> tuple[list[tuple[str, str]], list[tuple[str, list[str]]]]:

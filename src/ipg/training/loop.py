@@ -269,10 +269,11 @@ class Training:
 
     def _refit(self, validation: ImageTable) -> None:
         """Let the method change the kept network; one more row tells what it is worth, and is the one that is kept."""
+        kept = self.progress.rows[self.progress.selected(self.config)]["epoch"]
         self.model.load_state_dict(self.progress.kept)
         self.method.refit(self.model, validation)
         self.team.settle(self.model, parameters=True)
-        self._end_epoch(self.config.epochs + 1)
+        self._end_epoch(self.config.epochs + 1, refitted=kept)
 
     def _between_steps(self, request: StopRequest) -> None:
         step, now = self.progress.step, time.perf_counter()
@@ -311,10 +312,12 @@ class Training:
         for listener in self.listeners:
             listener.progress(self.progress.step, means | {"learning_rate": rate})
 
-    def _end_epoch(self, epoch: int) -> None:
+    def _end_epoch(self, epoch: int, *, refitted: int | None = None) -> None:
+        """Evaluate and save; `refitted` is the epoch whose network was fitted anew, where that is what has ended."""
         means = self._check()
         self._tell(means)
-        row: dict[str, Any] = {"epoch": epoch, "step": self.progress.step, "seconds": None}
+        row: dict[str, Any] = {"epoch": epoch, **({} if refitted is None else {"refitted": refitted})}
+        row |= {"step": self.progress.step, "seconds": None}
         row["learning_rate"] = learning_rate(self.progress.step - 1, self.total, self.config)
         row["train"] = means
         self.team.settle(self.model)

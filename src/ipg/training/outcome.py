@@ -22,7 +22,7 @@ class Outcome:
     model: nn.Module
     """The network with the weights of the kept epoch."""
     rows: Sequence[dict[str, Any]]
-    """A row an epoch, as in `metrics.jsonl`."""
+    """A row an epoch, as in `metrics.jsonl`; one more, `refitted`, where the kept network was fitted anew."""
     result: dict[str, Any]
     """What `result.json` holds."""
 
@@ -53,6 +53,7 @@ class Progress:
             "config": settled(config),
             "selection": config.selection,
             "selected_epoch": kept["epoch"],
+            **({"refitted_epoch": kept["refitted"]} if "refitted" in kept else {}),
             **({"offsets": kept["offsets"]} if "offsets" in kept else {}),
             "metrics": summary(kept),
             "last_metrics": summary(final),

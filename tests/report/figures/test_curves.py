@@ -42,11 +42,25 @@ def test_curves_data_leaves_out_what_no_run_has(run) -> None:
     assert figures.curves_data([]) == ()
 
 
+def test_the_last_point_of_a_run_that_was_fitted_anew_is_a_refit(run) -> None:
+    marked = run(epochs=[*run().epochs[:2], {**run().epochs[2], "refitted": 1}])
+    older = run(config={"epochs": 2})
+    for one in (marked, older):
+        for panel in figures.curves_data([run(), one]):
+            assert [line.refit for line in panel.lines] == [False, True]
+            svg = figures.draw_curves(panel)
+            assert words(svg).count("refit") == 1
+            assert "after a refit" in svg
+    assert "refit" not in figures.draw_curves(figures.curves_data([run()])[0])
+
+
 @pytest.mark.parametrize(
     "lines",
     [
         (Line("one epoch", "before", (1,), (0.5,), 1),),
         (Line("a gap", "before", (1, 2, 3), (0.5, None, 0.7), 2),),
+        (Line("a refit after a gap", "before", (1, 2, 3), (0.5, None, 0.7), 3, True),),
+        (Line("a refit alone", "before", (1,), (0.5,), 1, True), Line("none", "after", (1, 2), (0.5, None), 2, True)),
         (Line("long", "after", tuple(range(1, 301)), (0.5,) * 300, 200), Line("short", "before", (1,), (0.0,), None)),
     ],
 )

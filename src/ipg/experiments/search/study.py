@@ -33,8 +33,8 @@ __all__ = ["Ledger"]
 SWITCH = "{} above 0"
 """The name of the choice between 0 and the rest of a `ZeroOr`."""
 KEPT = (
-    "state", "error", "epoch", "group_mean", "without_groups", "metrics", "seconds", "hardware", "versions", "commit",
-    "date", "as",
+    "state", "error", "epoch", "refitted_epoch", "group_mean", "without_groups", "metrics", "seconds", "hardware",
+    "versions", "commit", "date", "as",
 )  # fmt: skip
 """What the storage keeps of a trial's row."""
 

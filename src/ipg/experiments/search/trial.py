@@ -119,6 +119,7 @@ def _worth(trial: SearchTrial, outcome: Outcome, split: str) -> dict[str, Any]:
         "state": "complete",
         "value": value_of(trial.objective, kept),
         "epoch": kept["epoch"],
+        **({"refitted_epoch": kept["refitted"]} if "refitted" in kept else {}),
         "group_mean": group_mean(trial.objective, kept),
         "without_groups": value_of("pairs", kept) if "validation" in kept else None,
         "metrics": {**kept[split], "pair_disagreement": kept["pair_disagreement"]},

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from ipg.evaluation.selection import is_refit
 from ipg.report.figures.drawing import INK, MARKERS, MUTED, SERIES, TRACK, canvas, fit, style, to_svg
 from ipg.report.views import RunView, number, percent, series
 
@@ -24,6 +25,8 @@ class Line:
     values: tuple[float | None, ...]
     selected: int | None
     """The epoch whose model was kept."""
+    refit: bool = False
+    """Whether the last point is no epoch, but the kept model fitted anew."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +67,16 @@ def curves_data(runs: Sequence[RunView]) -> tuple[Panel, ...]:
             if any(value is not None for value in values):
                 epochs = tuple(int(row.get("epoch", i)) for i, row in enumerate(run.epochs, start=1))
                 selected = number(run.result.get("selected_epoch"))
-                lines.append(Line(run.name, slot, epochs, tuple(values), None if selected is None else int(selected)))
+                kept = None if selected is None else int(selected)
+                refit = bool(run.epochs) and is_refit(run.epochs[-1], run.config)
+                lines.append(Line(run.name, slot, epochs, tuple(values), kept, refit))
         if lines:
             panels.append(Panel(key, title, tuple(lines)))
     return tuple(panels)
 
 
 def draw_curves(data: Panel, *, width: int = 340, height: int = 250, legend: bool = True) -> str:
-    """One panel as a line plot over epochs; a ring marks the selected epoch, a gap a missing value."""
+    """One panel as a line plot over epochs; a ring marks the selected epoch, a gap a missing value, dots a refit."""
     entries = list(data.lines) if legend else []
     top, left, right, bottom = 44 + 22 * len(entries), 50, 12, 44  # pixels
     height += 22 * len(entries)
@@ -91,10 +96,22 @@ def draw_curves(data: Panel, *, width: int = 340, height: int = 250, legend: boo
         limit = 1.0 if largest > 0.5 or data.key != "disagreement" else max(0.01, 1.2 * largest)
         for line in data.lines:
             heights = [math.nan if value is None else value for value in line.values]
+            trained = len(heights) - line.refit
             axes.plot(
-                line.epochs, heights, color=SERIES[line.series], linewidth=2, solid_capstyle="round", clip_on=False,
-                marker=MARKERS[line.series], markersize=6, markevery=-(-len(heights) // 16), zorder=3,
+                line.epochs[:trained], heights[:trained], color=SERIES[line.series], linewidth=2, zorder=3,
+                solid_capstyle="round", clip_on=False, marker=MARKERS[line.series], markersize=6,
+                markevery=-(-len(heights) // 16),
             )  # fmt: skip
+            if line.refit and not math.isnan(heights[-1]):
+                axes.plot(
+                    line.epochs[-2:], heights[-2:], color=SERIES[line.series], linewidth=1.4, linestyle=":", zorder=3,
+                    clip_on=False, marker=MARKERS[line.series], markersize=6, markevery=[-1],
+                )  # fmt: skip
+                rises = len(heights) < 2 or math.isnan(heights[-2]) or heights[-1] >= heights[-2]
+                axes.annotate(
+                    "refit", (line.epochs[-1], heights[-1]), (8, 9 if rises else -18), ha="right",
+                    textcoords="offset points", color=MUTED, fontsize=11,
+                )  # fmt: skip
             at = [i for i, epoch in enumerate(line.epochs) if epoch == line.selected and not math.isnan(heights[i])]
             axes.plot(
                 [line.epochs[i] for i in at], [heights[i] for i in at], linestyle="", clip_on=False, zorder=4,
@@ -118,5 +135,6 @@ def draw_curves(data: Panel, *, width: int = 340, height: int = 250, legend: boo
         ends = []
         for line in data.lines:
             known = [value for value in line.values if value is not None]
-            ends.append(f"{line.run} from {percent(known[0])} to {percent(known[-1])}")
+            after = " after a refit" if line.refit and line.values[-1] is not None else ""
+            ends.append(f"{line.run} from {percent(known[0])} to {percent(known[-1])}{after}")
         return to_svg(figure, data.key, f"{data.title} by epoch. {'; '.join(ends)}.")
