@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors import safe_open
 
 from ipg import files
-from ipg.files import leftovers, replacing, write_json, write_jsonl, write_text
+from ipg.files import leftovers, replacing, write_json, write_jsonl, write_tensors, write_text
 
 
 def entries(folder: Path) -> list[str]:
@@ -145,3 +147,25 @@ def test_a_file_that_is_swept_before_it_is_locked_is_made_again(
     assert taken
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     assert (tmp_path / "notes.txt").read_text(encoding="utf-8") == "kept"
+
+
+def test_tensors_are_the_same_bytes_each_time(tmp_path: Path) -> None:
+    """safetensors draws the order of metadata anew: of ten files two would differ, but for one chance in millions."""
+    tensors = {"größe": torch.arange(3), "b": torch.ones(2, 2), "nothing": torch.zeros(0), "number": torch.tensor(1.5)}
+    metadata = {name: f'{name} "ä"\n' for name in ("format", "structure", "checksum", "mean", "std")}
+    orders = [metadata, dict(reversed(metadata.items()))]
+    written = {write_tensors(tmp_path / f"{n}.safetensors", tensors, orders[n % 2]).read_bytes() for n in range(10)}
+    assert len(written) == 1
+    assert int.from_bytes(written.pop()[:8], "little") % 8 == 0
+    with safe_open(tmp_path / "0.safetensors", framework="pt") as file:
+        assert file.metadata() == metadata
+        assert sorted(file.keys()) == sorted(tensors)
+        for name, tensor in tensors.items():
+            assert torch.equal(file.get_tensor(name), tensor)
+
+
+def test_tensors_without_metadata(tmp_path: Path) -> None:
+    path = write_tensors(tmp_path / "a.safetensors", {"a": torch.ones(1)}, {})
+    with safe_open(path, framework="pt") as file:
+        assert not file.metadata()
+        assert file.get_tensor("a").tolist() == [1]

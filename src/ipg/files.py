@@ -13,9 +13,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["leftovers", "replacing", "sweep", "write_json", "write_jsonl", "write_text"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["leftovers", "replacing", "sweep", "write_json", "write_jsonl", "write_tensors", "write_text"]
 
 fcntl: ModuleType | None = import_module("fcntl") if find_spec("fcntl") else None
 """Locks of the operating system; None on Windows."""
@@ -112,3 +115,23 @@ def write_json(path: Path, value: Any) -> Path:
 def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write `rows`, one a line, whole or not at all."""
     return write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
+    """Write safetensors, whole or not at all; the bytes are a function of tensors and metadata alone.
+
+    safetensors writes the metadata in an order that is another each time.
+    """
+    from safetensors.torch import save
+
+    data = memoryview(save(dict(tensors), metadata=dict(metadata)))
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(bytes(data[8:end]))
+    if metadata:
+        header["__metadata__"] = dict(sorted(metadata.items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # where tensors begin is a multiple of it
+    with replacing(path) as temporary, temporary.open("wb") as file:  # not save_file, which makes files of its own
+        for part in (len(text).to_bytes(8, "little"), text, data[end:]):
+            file.write(part)
+    return path

@@ -173,6 +173,14 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert torch.equal(found.tensors["1.weight"], plain_state_dict(model)["1.weight"])
 
 
+def test_equal_weights_are_equal_files(tmp_path: Path) -> None:
+    statistics = Normalization((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    model = ImageModel(nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), statistics, name="test_net", origin="")
+    for number in range(8):
+        save_weights(tmp_path / str(number), model)
+    assert len({(tmp_path / str(number)).read_bytes() for number in range(8)}) == 1
+
+
 def test_weights_of_other_networks_are_written_as_they_are(tmp_path: Path) -> None:
     save_weights(tmp_path / "net.safetensors", nn.Linear(3, 2))
     with safe_open(tmp_path / "net.safetensors", framework="pt") as file:

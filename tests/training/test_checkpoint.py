@@ -116,6 +116,13 @@ def test_a_plain_state_dict_is_a_plain_safetensors_file(tmp_path: Path) -> None:
     assert all(torch.equal(others[name], state[name]) for name in state)
 
 
+def test_equal_states_are_equal_files(tmp_path: Path) -> None:
+    state = {"a": torch.arange(4), "b": {"c": torch.zeros(2)}, "epoch": 3}
+    for number in range(10):
+        save_checkpoint(tmp_path / str(number), state)
+    assert len({(tmp_path / str(number)).read_bytes() for number in range(10)}) == 1
+
+
 @pytest.mark.parametrize("thing", [object(), {1, 2}, b"bytes", 1j, torch.float32])
 def test_what_a_checkpoint_cannot_hold(tmp_path: Path, thing: Any) -> None:
     path = tmp_path / "c"

@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
-from ipg.files import replacing
+from ipg.files import write_tensors
 from ipg.models.bcos import BcosNet
 from ipg.models.image_model import ImageModel
 from ipg.models.normalization import Normalization
@@ -144,5 +143,4 @@ def save_weights(path: str | Path, model: nn.Module) -> None:
     elif isinstance(model, SmallNet | BcosNet) and model.name is not None:
         metadata = {"architecture": model.name}
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in plain_state_dict(model).items()}
-    with replacing(Path(path)) as temporary:
-        temporary.write_bytes(save(tensors, metadata=metadata))
+    write_tensors(Path(path), tensors, metadata)

@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from ipg.files import replacing
+from ipg.files import write_tensors
 
 __all__ = ["CheckpointError", "load_checkpoint", "save_checkpoint"]
 
@@ -38,8 +37,7 @@ def save_checkpoint(path: Path, state: Any) -> None:
     tensors: dict[str, Tensor] = {}
     structure = json.dumps(_encode(state, "", tensors))
     metadata = {"format": FORMAT, "structure": structure, "checksum": _checksum(structure, tensors)}
-    with replacing(path) as temporary:  # not safetensors' save_file, which makes temporary files of its own
-        temporary.write_bytes(save(tensors, metadata=metadata))
+    write_tensors(path, tensors, metadata)
 
 
 def load_checkpoint(path: Path, *, device: torch.device | str = "cpu") -> Any:
