@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import reduce
@@ -13,6 +16,7 @@ import pytest
 import timm
 import torch
 import torchvision
+from huggingface_hub.utils import LocalEntryNotFoundError
 from torch import Tensor, nn
 
 from ipg.models import NORMALIZATIONS, ImageModel, build_model, plain_state_dict, save_weights
@@ -142,16 +146,51 @@ def test_timms_own_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.origin == "weights test_resnet.r160_in1k"
 
 
-def test_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [{"weights": "pretrained"}, {"weights": "hf-hub:o/n"}, {"name": "hf-hub:o/n"}])
+def test_without_a_network(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logging.getLogger("huggingface_hub")
+    monkeypatch.setattr(log, "propagate", True)
+    level = log.level
+
     def create(name: str, **options: Any) -> nn.Module:
-        raise FileNotFoundError("An error happened while trying to locate the file on the Hub.")
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
+        raise LocalEntryNotFoundError("An error happened while trying to locate the file.\nPlease check.")
 
     monkeypatch.setattr(timm, "create_model", create)
-    for options in ({"weights": "pretrained"}, {"weights": "hf-hub:org/name"}, {"name": "hf-hub:org/name"}):
-        with pytest.raises(
-            ValueError, match=r"cannot be fetched: An error .* Without a network, give weights as a file"
-        ):
-            make(**options)
+    says = r"cannot be fetched: the hub does not answer, and no copy .*; without a network, give weights as a file$"
+    with pytest.raises(ValueError, match=says):
+        make(**options)
+    assert caplog.records == []
+    assert log.level == level
+
+
+def test_weights_that_cannot_be_fetched_for_another_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(name: str, **options: Any) -> nn.Module:
+        raise OSError("No space left on device.")
+
+    monkeypatch.setattr(timm, "create_model", create)
+    with pytest.raises(ValueError, match=r"fetched: No space left on device; without a network, give weights"):
+        make(weights="pretrained")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [("resnet18", "--weights", "pretrained"), ("hf-hub:timm/resnet18.a1_in1k",)])
+def test_without_a_network_a_command_says_one_sentence(model: tuple[str, ...], tmp_path: Path) -> None:
+    """At an address where nobody answers; without its waits, which make most of a minute."""
+    code = "import time; time.sleep = lambda seconds: None; from ipg.cli import app; app(prog_name='ipg')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "train", "--method", "erm", "--model", *model, "--output", "run"],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=tmp_path,
+        timeout=300,
+        env={**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub"), "COLUMNS": "80"},
+    )
+    (line,) = (done.stdout + done.stderr).splitlines()
+    assert line.startswith(f"ipg: the weights of {model[0]} cannot be fetched: the hub does not answer")
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -141,21 +142,36 @@ def _create(name: str, *, pretrained: bool, **options: Any) -> Any:
     """timm's `create_model`, for images of any size where the network can; its errors in our words."""
     timm = import_extra("timm", needed_for=f"model {name!r}")
     try:
-        config = None if name.startswith(HUBS) else timm.get_pretrained_cfg(name, allow_unregistered=True)
-        if config is not None and config.fixed_input_size:
-            try:
-                return timm.create_model(name, pretrained=pretrained, dynamic_img_size=True, **options)
-            except TypeError as error:
-                if "dynamic_img_size" not in str(error):
-                    raise
-        return timm.create_model(name, pretrained=pretrained, **options)
+        with _quiet_hub():
+            config = None if name.startswith(HUBS) else timm.get_pretrained_cfg(name, allow_unregistered=True)
+            if config is not None and config.fixed_input_size:
+                try:
+                    return timm.create_model(name, pretrained=pretrained, dynamic_img_size=True, **options)
+                except TypeError as error:
+                    if "dynamic_img_size" not in str(error):
+                        raise
+            return timm.create_model(name, pretrained=pretrained, **options)
     except Exception as error:  # on weights that are damaged, or more than weights, it raises anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         if isinstance(error, OSError):
+            if any(kind.__name__ == "LocalEntryNotFoundError" for kind in type(error).__mro__):
+                reason = "the hub does not answer, and no copy of them is on this machine"
             raise ValueError(
-                f"the weights of {name} cannot be fetched: {reason} Without a network, give weights as a file."
+                f"the weights of {name} cannot be fetched: {reason}; without a network, give weights as a file"
             ) from None
         raise ValueError(f"timm cannot make {name!r}: {reason}") from None
+
+
+@contextmanager
+def _quiet_hub() -> Iterator[None]:
+    """Keep the hub's client from telling of every attempt that fails: what comes of them is said once, at the end."""
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _tagged(model: Any) -> str:
