@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ipg.classifier import Classifier
-from ipg.data.columns import read_columns
+from ipg.data.columns import FORMULA, as_cell, read_columns
 from ipg.data.decode import decode
 from ipg.data.errors import DataError
 from ipg.data.folder import is_table
@@ -23,9 +23,6 @@ from ipg.data.sources import FolderSource, Source, is_image, open_source
 from ipg.files import replacing
 
 __all__ = ["Counts", "Found", "Prediction", "find_images", "predictions", "write_predictions"]
-
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""How a cell begins that a spreadsheet would compute."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +144,5 @@ def _path(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    """A text that a spreadsheet shows as it is; negative numbers are none."""
-    plain = text.encode("utf-8", "replace").decode("utf-8")
-    return f"'{plain}" if plain.startswith(FORMULA) and not plain[1:].isdecimal() else plain
+    """A text that a spreadsheet shows as it is; bytes that are no text become question marks."""
+    return as_cell(text.encode("utf-8", "replace").decode("utf-8"))

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,12 @@ def test_csv_and_json_hold_every_number_in_full(table: StudyTable) -> None:
     assert read[0]["auroc"] == ""
     assert read[1]["worst_group_paper"] == "40.0"
     assert (found["study"], found["split"]) == ("mine", "test")
+
+
+def test_no_cell_of_the_csv_is_a_formula(table: StudyTable) -> None:
+    hostile = replace(table, lines=tuple(replace(line, hardware=("=1+1",), seconds=-1.5) for line in table.lines))
+    read = list(csv.DictReader(io.StringIO(FORMATS["csv"](hostile))))
+    assert {(line["hardware"], line["seconds"]) for line in read} == {("'=1+1", "-1.5")}
 
 
 def test_the_page_is_escaped(table: StudyTable, tmp_path: Path, rows: list[dict[str, Any]]) -> None:

@@ -16,9 +16,11 @@ from ipg.classifier import Classifier
 from ipg.cli.console import command_line
 from ipg.cli.errors import LONGEST_LINE, clear
 from ipg.config import RunConfig
+from ipg.data.columns import FORMULA, as_cell, of_cell
 from ipg.export.card import card
 from ipg.models import build_model
-from ipg.prediction import FORMULA, Prediction, write_predictions
+from ipg.pairs.rows import Manifest, Pair
+from ipg.prediction import Prediction, write_predictions
 
 HOSTILE = '"><script>alert(1)</script><img src=https://example.org/x onerror=alert(1)>[a](javascript:alert(1))`|\n# b'
 
@@ -47,6 +49,43 @@ def test_no_cell_is_a_formula(tmp_path: Path, start: str) -> None:
     assert [cell for cell in cells if cell.startswith(FORMULA)] == []
     assert cells.count(f"'{formula}") == 2  # the class and the reason
     assert f"./{formula}.png" in cells  # still the way to the file
+
+
+@pytest.mark.parametrize("start", FORMULA)
+def test_no_cell_of_a_manifest_is_a_formula_and_all_are_read_back(tmp_path: Path, start: str) -> None:
+    formula = f'{start}HYPERLINK("https://example.org/" & A1)'
+    pair = Pair(
+        first=f"{formula}.png",
+        second="images/b.png",
+        label=formula,
+        split="train",
+        builder=formula,
+        status="rejected",
+        reason=formula,
+        made_of=(f"{formula}.png", "b.png"),
+        label_first=formula,
+        extra={"=1+1": formula, "gain": "-0.5", "quoted": f"'{formula}", "'": "'"},
+    )
+    manifest = Manifest(tmp_path / "manifest.csv", (pair,))
+    with manifest.write().open(encoding="utf-8", newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert [cell for cell in cells if cell.startswith(FORMULA)] == ["-0.5"]
+    assert Manifest.read(tmp_path).pairs == (pair,)
+    Manifest.read(tmp_path).write()
+    assert Manifest.read(tmp_path).pairs == (pair,)
+
+
+@pytest.mark.parametrize(
+    "text", ["=1", "'=1", "''=1", "'", "", "a", "-1", "+1.5e-3", "-", "-x", "'a", "@a", "\t", "1-2"]
+)
+def test_every_text_comes_back_from_its_cell(text: str) -> None:
+    assert of_cell(as_cell(text)) == text
+    assert not as_cell(text).startswith(FORMULA) or float(text)
+
+
+def test_a_manifest_by_hand_is_read_as_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "manifest.csv").write_text("first,second,label,split\na.png,b.png,=x,train\n", encoding="utf-8")
+    assert Manifest.read(tmp_path).pairs[0].label == "=x"
 
 
 def test_what_is_no_formula_stays(tmp_path: Path) -> None:

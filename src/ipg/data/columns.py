@@ -7,6 +7,7 @@ import difflib
 import gzip
 import importlib
 import io
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,11 +16,14 @@ from typing import Any
 
 from ipg.data.errors import DataError, ProblemsError
 
-__all__ = ["TABLE_SUFFIXES", "Columns", "parse_csv", "read_columns"]
+__all__ = ["FORMULA", "TABLE_SUFFIXES", "Columns", "as_cell", "of_cell", "parse_csv", "read_columns"]
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 LARGEST_TABLE = 1 << 30
 """Bytes of a table, unpacked."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""How a cell begins that a spreadsheet would compute."""
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,19 @@ def parse_csv(data: bytes, what: str) -> Columns:
     cells = zip(*(row for _, row in rows), strict=True)
     values = {name: [cell.strip() for cell in column] for name, column in zip(header, cells, strict=True)}
     return Columns(what, values, [line for line, _ in rows])
+
+
+def as_cell(text: str) -> str:
+    """A cell of a CSV that a spreadsheet shows as `text`: behind an apostrophe where it would compute it.
+
+    Numbers are none of these, negative ones included. `of_cell` gives the text back.
+    """
+    return f"'{text}" if text.lstrip("'").startswith(FORMULA) and not _NUMBER.fullmatch(text) else text
+
+
+def of_cell(cell: str) -> str:
+    """The text of a cell that `as_cell` may have made; other cells are their own."""
+    return cell[1:] if cell.startswith("'") and cell.lstrip("'").startswith(FORMULA) else cell
 
 
 def _read_parquet(path: Path) -> Columns:

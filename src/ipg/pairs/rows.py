@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ipg.data.columns import Columns, read_columns
+from ipg.data.columns import Columns, as_cell, of_cell, read_columns
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.splits import SPLIT_NAMES, SPLITS
 from ipg.files import replacing, write_text
@@ -109,6 +109,9 @@ class Manifest:
                 raise DataError(f"{place} has no {' or '.join(NAMES)}; `ipg pairs build` makes one")
             place = found
         columns = read_columns(place)
+        if place.suffix != ".parquet":
+            texts = {of_cell(name): [of_cell(cell) for cell in cells] for name, cells in columns.values.items()}
+            columns = replace(columns, values=texts)
         problems = _unknown(columns)
         columns.require(*_REQUIRED)
         pairs = [_pair(columns, row, problems) for row in range(len(columns))]
@@ -117,7 +120,11 @@ class Manifest:
         return cls(place, tuple(pairs), tuple(columns.lines))
 
     def write(self) -> Path:
-        """Write the file, whole or not at all; as Parquet where its name says so."""
+        """Write the file, whole or not at all; as Parquet where its name says so.
+
+        In a CSV no cell is a formula to a spreadsheet: one that begins so is written behind an apostrophe, which
+        `read` takes away again.
+        """
         rows = [pair.cells() for pair in self.pairs]
         extra = dict.fromkeys(name for pair in self.pairs for name in pair.extra)
         used = [*COLUMNS, *(name for name in OPTIONAL if any(row[name] for row in rows)), *extra]
@@ -125,9 +132,9 @@ class Manifest:
             _write_parquet(self.path, {name: [row.get(name, "") for row in rows] for name in used})
             return self.path
         text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, used, restval="", extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([as_cell(name) for name in used])
+        writer.writerows([as_cell(row.get(name, "")) for name in used] for row in rows)
         return write_text(self.path, text.getvalue())
 
 

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 
+from ipg.data.columns import as_cell
 from ipg.experiments.tables.study import StudyTable
 from ipg.experiments.tables.text import markdown, wrapped
 
@@ -53,12 +54,12 @@ def latex(
 
 
 def as_csv(table: StudyTable) -> str:
-    """A line an arm with every number apart and in full; empty where there is none."""
+    """A line an arm with every number apart and in full; empty where there is none, and nowhere a formula."""
     out = io.StringIO()
     records = table.records()
     writer = csv.DictWriter(out, list(records[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(records)
+    writer.writerows({k: as_cell(v) if isinstance(v, str) else v for k, v in record.items()} for record in records)
     return out.getvalue()
 
 
