@@ -17,6 +17,7 @@ from ipg.config import RunConfig
 from ipg.data.table import ImageTable
 from ipg.evaluation.features import features
 from ipg.methods import Setup, method_class
+from ipg.methods import eva_e
 from ipg.methods.eva_e import SHARES, energies, fit_kept, kept_channels
 from ipg.rationale import find_head
 from ipg.training.loop import train
@@ -190,3 +191,18 @@ def test_the_refit_says_of_which_epoch_it_is_and_is_taken_up_again(
     timeless = {"seconds": 0, "preparing_seconds": 0, "date": ""}
     assert again.result | timeless == outcome.result | timeless
     assert (tmp_path / "model.safetensors").read_bytes() == model
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_both_solvers_find_the_minimum(monkeypatch: pytest.MonkeyPatch, biased: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand(200, 6, generator=generator, dtype=torch.float64) @ torch.rand(6, 6, dtype=torch.float64)
+    inputs = inputs * torch.tensor([1, 3, 0.1, 1, 10, 0.3], dtype=torch.float64)  # as features are: alike and uneven
+    label = torch.randint(3, (200,), generator=generator)
+    kept = (torch.rand(3, 6, generator=generator) > 0.3).double()
+    found = fit_kept(inputs, label, kept, penalty=0.5, biased=biased)
+    monkeypatch.setattr(eva_e, "NEWTON", 0)
+    other = fit_kept(inputs, label, kept, penalty=0.5, biased=biased)
+    torch.testing.assert_close(found[0], other[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(*(bias - bias.mean() for bias in (found[1], other[1])), atol=1e-5, rtol=1e-5)
+    assert bool((found[0][kept == 0] == 0).all())

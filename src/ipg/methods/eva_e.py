@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -127,30 +127,93 @@ def kept_channels(energy: Tensor, share: float) -> Tensor:
 def fit_kept(
     inputs: Tensor, label: Tensor, kept: Tensor, *, penalty: float, biased: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Weights (K, D), 0 where they are not kept, and biases (K,) of the minimum, by L-BFGS.
+    """Weights (K, D), 0 where they are not kept, and biases (K,) of the minimum: by Newton's method, which needs a
+    dozen steps where features are alike, or by L-BFGS where that would take too much memory.
 
     Where the fit is not `biased`, the biases are 0 and the weights those that do best without any.
     """
     classes, count = len(kept), len(inputs)
     sizes = torch.bincount(label, minlength=classes).to(inputs.dtype)
     balance = torch.where(sizes > 0, count / (classes * sizes.clamp_min(1)), 0.0)
-    weight = torch.zeros_like(kept, requires_grad=True)
-    bias = kept.new_zeros(classes, requires_grad=biased)
-    fitted = [weight, bias] if biased else [weight]
+    fit = _Fit(
+        torch.cat([inputs, inputs.new_ones(count, 1)], dim=1),
+        label,
+        balance[label] / count,
+        torch.cat([kept, kept.new_full((classes, 1), float(biased))], dim=1),
+        torch.cat([torch.full_like(kept, penalty / count), kept.new_zeros(classes, 1)], dim=1),
+    )
+    found = _newton(fit) if fit.kept.numel() <= NEWTON else _lbfgs(fit)
+    return found[:, :-1], found[:, -1]
+
+
+class _Fit(NamedTuple):
+    """A weighted logistic regression with a penalty, on features that end with a 1."""
+
+    inputs: Tensor  # (n, D + 1)
+    label: Tensor  # (n,)
+    share: Tensor  # (n,); what an image counts
+    kept: Tensor  # (K, D + 1); 0 for entries that stay 0
+    penalty: Tensor  # (K, D + 1)
+
+    def loss(self, weight: Tensor) -> Tensor:
+        each = F.cross_entropy(self.inputs @ weight.T, self.label, reduction="none")
+        return self.share @ each + (self.penalty * weight.square()).sum() / 2
+
+    def slope(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient (K, D + 1), and the probabilities (n, K) that it comes from."""
+        given = torch.softmax(self.inputs @ weight.T, dim=1)
+        off = self.share[:, None] * (given - F.one_hot(self.label, len(weight)))
+        return self.kept * (off.T @ self.inputs + self.penalty * weight), given
+
+    def curvature(self, given: Tensor) -> Tensor:
+        """The second derivative (K (D + 1), K (D + 1)); 1 on the diagonal of entries that stay 0."""
+        classes, width = self.kept.shape
+        blocks = self.inputs.new_empty(classes, width, classes, width)
+        for first in range(classes):
+            for second in range(first, classes):
+                part = self.share * given[:, first] * (float(first == second) - given[:, second])
+                blocks[first, :, second] = blocks[second, :, first] = self.inputs.T @ (part[:, None] * self.inputs)
+        known = self.kept.flatten()
+        whole = blocks.view(len(known), len(known)) * known * known[:, None]
+        return whole + torch.diag(torch.where(known > 0, self.penalty.flatten() + RIDGE, 1.0))
+
+
+NEWTON = 4096
+"""Weights and biases up to which the whole second derivative is taken."""
+RIDGE = 1e-10
+"""Added to the second derivative, which is 0 where all biases rise alike."""
+
+
+def _newton(fit: _Fit) -> Tensor:
+    weight = torch.zeros_like(fit.kept)
+    loss = fit.loss(weight)
+    for _ in range(100):
+        slope, given = fit.slope(weight)
+        step = torch.linalg.solve(fit.curvature(given), slope.flatten()).view_as(weight)
+        gain, length = float((slope * step).sum()), 1.0
+        if gain < 1e-18:
+            break
+        while not float(following := fit.loss(weight - length * step)) <= float(loss) - 1e-4 * length * gain:
+            length /= 2
+            if length < 1e-6:  # no better within rounding
+                return weight
+        weight, loss = weight - length * step, following
+    return weight
+
+
+def _lbfgs(fit: _Fit) -> Tensor:
+    weight = torch.zeros_like(fit.kept, requires_grad=True)
     solver = torch.optim.LBFGS(
-        fitted, max_iter=500, tolerance_grad=1e-9, tolerance_change=1e-14, line_search_fn="strong_wolfe"
+        [weight], max_iter=500, tolerance_grad=1e-9, tolerance_change=1e-14, line_search_fn="strong_wolfe"
     )
 
     def loss() -> Tensor:
-        solver.zero_grad()
-        used = weight * kept
-        each = F.cross_entropy(inputs @ used.T + bias, label, reduction="none")
-        total = (balance[label] * each).mean() + penalty / (2 * count) * used.square().sum()
-        total.backward()  # type: ignore[no-untyped-call]
-        return total
+        with torch.no_grad():
+            weight.grad, _ = fit.slope(weight)
+            return fit.loss(weight)
 
     solver.step(loss)  # type: ignore[no-untyped-call]
-    return (weight * kept).detach(), bias.detach()
+    return weight.detach()
 
 
 def _worth(right: Tensor, table: ImageTable, judge: str) -> float:
