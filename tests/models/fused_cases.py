@@ -102,7 +102,8 @@ def test_a_network_gives_what_its_layers_give(monkeypatch: pytest.MonkeyPatch) -
     images = torch.rand(2, 2, 14, 14, device=DEVICE)
     expected = model(images)
     monkeypatch.setattr("ipg.models.small._in_half", lambda images: True)
-    torch.testing.assert_close(model(images), expected, atol=1e-5, rtol=1e-4)
+    near = 1e-2 if DEVICE == "cuda" else 1e-5  # convolutions on a GPU round to TF32
+    torch.testing.assert_close(model(images), expected, atol=near, rtol=near)
     slopes = [torch.autograd.grad(said.pow(2).sum(), list(model.parameters())) for said in (model(images), expected)]
     for found, exact in zip(*slopes, strict=True):
-        torch.testing.assert_close(found, exact, atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(found, exact, atol=10 * near, rtol=10 * near)
