@@ -16,8 +16,7 @@ from torch.nn import functional as F
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
 from ipg.evaluation.features import features
-from ipg.methods import Setup, method_class
-from ipg.methods import eva_e
+from ipg.methods import Setup, eva_e, method_class
 from ipg.methods.eva_e import SHARES, energies, fit_kept, kept_channels
 from ipg.rationale import find_head
 from ipg.training.loop import train
