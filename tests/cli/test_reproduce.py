@@ -39,6 +39,10 @@ def test_the_schematic_is_drawn(ipg, tmp_path: Path) -> None:
         ([], "say what to reproduce"),
         (["pears"], "there is nothing to reproduce called 'pears'"),
         (["label_noise", "--data-path", "/nowhere/mnist.npz"], "there is no MNIST at /nowhere/mnist.npz"),
+        (["schematic", "--seeds", "1", "--limit", "1m"], "--seeds and --limit: schematic has no trials"),
+        (["galleries", "--only", "seed=1"], "expected dataset=NAME"),
+        (["pairs", "--limit", "soon"], "--limit soon: expected a time such as 90s"),
+        (["pairs", "--only", "dataset=mnist"], "of dataset there are"),
         (["pairs", "--data-path", "a=/x", "--data-path", "a=/y"], "there is one already for a"),
     ],
 )
@@ -47,6 +51,23 @@ def test_mistakes_are_one_clear_line(ipg, tmp_path: Path, arguments: list[str], 
     assert done.code == 2
     assert message in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+def test_a_part_within_a_limit(ipg, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was left in time is told by the exit status, for the queue to try again."""
+    from ipg.experiments.reproduce import run
+
+    places: list[run.Place] = []
+
+    def reproduce(name: str, place: run.Place, *, quick: bool) -> run.Written:
+        places.append(place)
+        return run.Written(tmp_path, (), left=True)
+
+    monkeypatch.setattr(run, "reproduce", reproduce)
+    done = ipg("reproduce", "alpha_tau", *("--only", "dataset=colored_mnist", "--seeds", 3, "--limit", "9m"))
+    assert done.code == 75
+    (place,) = places
+    assert (place.only, place.seeds, place.limit) == (("dataset=colored_mnist",), 3, 540)
 
 
 def test_paths_count_for_one_data_set_or_for_all() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from ipg.config import ConfigError
 from ipg.data.errors import DataError
 from ipg.experiments.arms import same_run
 from ipg.experiments.reproduce import plan as reproduce_plan
@@ -24,7 +25,8 @@ from ipg.experiments.reproduce.rows import Measured, all_rows, measure, missing
 from ipg.experiments.reproduce.run import Place, main
 from ipg.experiments.reproduce.runtime import step_table, with_cost
 from ipg.experiments.reproduce.table import quick_note, table_of
-from ipg.experiments.study import Trial
+from ipg.experiments.runner import Tally
+from ipg.experiments.study import Study, Trial
 
 SMALL = """
 title = "Number of pairs"
@@ -390,3 +392,57 @@ def test_small_versions_of_the_project_run(name: str, tmp_path: Path) -> None:
     assert written.failed == 0
     page = (written.folder / "table.md").read_text(encoding="utf-8")
     assert "0 of 1" not in page
+
+
+def runs_of(monkeypatch: pytest.MonkeyPatch, left: int = 0) -> list[tuple[str, list[tuple[int, Any]], float | None]]:
+    """What the runner is asked for, in place of running it; so many trials of each study are left by the limit."""
+    asked: list[tuple[str, list[tuple[int, Any]], float | None]] = []
+
+    def run_study(study: Study, results: Path, **given: Any) -> Tally:
+        asked.append((study.name, [(trial.seed, trial.config.pairs) for trial in study.trials], given["limit"]))
+        return Tally(len(study.trials) - left, 0, 0)
+
+    monkeypatch.setattr(reproduce, "run_study", run_study)
+    monkeypatch.setattr(reproduce_rows, "data_obstacle", lambda dataset, path: None)
+    monkeypatch.setattr(reproduce_rows, "obstacle", lambda config, path: None)
+    return asked
+
+
+def part(folder: Path, **given: Any) -> Place:
+    return Place(folder / "results", folder / "out", console=Console(quiet=True), **given)
+
+
+def test_a_part_is_run_and_the_table_tells_of_all(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = runs_of(monkeypatch)
+    keep(small / "results", "small", [row(load_reproduction("small").cells[1].trials[0], 0.7, last=0.7)])
+    written = reproduce.reproduce("small", part(small, only=("dataset=colored_mnist",), seeds=1))
+    assert asked == [("small", [(0, 40)], None)]  # of seed 0 with 124 pairs there is a row
+    page = (written.folder / "table.md").read_text(encoding="utf-8")
+    assert cells(page, "124 pairs")[11] == "1 of 2"
+    assert cells(page, "IPG, ResNet-50")[-1].startswith("not run")
+    assert not written.left
+    with pytest.raises(ConfigError, match="of pairs there are"):
+        reproduce.reproduce("small", part(small, only=("pairs=7",)))
+    with pytest.raises(ConfigError, match="--seeds 1: no trial is left that fits seed=1"):
+        reproduce.reproduce("small", part(small, only=("seed=1",), seeds=1))
+
+
+def test_what_the_limit_leaves_is_told_and_the_rest_not_begun(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = runs_of(monkeypatch, left=1)
+    written = reproduce.reproduce("small", part(small, limit=60.0))
+    assert written.left
+    ((_, trials, limit),) = asked  # those on photographs would come next
+    assert len(trials) == 4
+    assert limit is not None
+    assert 0 < limit <= 60
+    asked = runs_of(monkeypatch)
+    assert not reproduce.reproduce("small", part(small, limit=60.0)).left
+    assert len(asked) == 2
+
+
+def test_what_has_no_trials_is_chosen_by_its_data_alone() -> None:
+    assert reproduce_plan.chosen_datasets(["a", "b", "a"], ["dataset=b"]) == ["b"]
+    assert reproduce_plan.chosen_datasets(["a", "b"], []) == ["a", "b"]
+    for rule in ("seed=1", "dataset=c"):
+        with pytest.raises(ConfigError, match="expected dataset=NAME, one or several of a, b"):
+            reproduce_plan.chosen_datasets(["a", "b"], [rule])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -65,7 +67,8 @@ def test_a_search_runs_by_the_engine_asked_for(place: Place, monkeypatch: pytest
     """Unless the settings name one, as those of the small version do."""
     asked: list[str] = []
     monkeypatch.setattr("ipg.experiments.search.run.make_plan", lambda config, **_: asked.append(config.engine))
-    monkeypatch.setattr("ipg.experiments.search.run.search", lambda plan, home, **_: None)
+    ended = SimpleNamespace(count=lambda *states: 100)
+    monkeypatch.setattr("ipg.experiments.search.run.search", lambda plan, home, **_: ended)
     monkeypatch.setattr("ipg.experiments.reproduce.search.data_obstacle", lambda dataset, path: None)
     monkeypatch.setattr("ipg.experiments.reproduce.search.obstacle", lambda config, path: None)
     reproduce("hyperparameters", replace(place, engine="captured"))
@@ -73,6 +76,26 @@ def test_a_search_runs_by_the_engine_asked_for(place: Place, monkeypatch: pytest
     asked.clear()
     reproduce("hyperparameters", replace(place, engine="captured"), quick=True)
     assert asked == ["eager"]
+
+
+def test_a_part_of_the_searches_within_a_limit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first that does not come to its end is the last."""
+    asked: list[tuple[str, float]] = []
+
+    def search(plan: Any, home: Path, *, limit: float, **_: Any) -> Any:
+        asked.append((home.name, limit))
+        return SimpleNamespace(count=lambda *states: 100 if home.name == "colored_mnist" else 7)
+
+    monkeypatch.setattr("ipg.experiments.search.run.make_plan", lambda config, **_: None)
+    monkeypatch.setattr("ipg.experiments.search.run.search", search)
+    monkeypatch.setattr("ipg.experiments.reproduce.search.data_obstacle", lambda dataset, path: None)
+    monkeypatch.setattr("ipg.experiments.reproduce.search.obstacle", lambda config, path: None)
+    only = ("dataset=colored_mnist",)
+    assert not reproduce("hyperparameters", replace(place, only=only, limit=60.0)).left
+    assert [name for name, _ in asked] == ["colored_mnist"]
+    assert reproduce("hyperparameters", replace(place, limit=60.0)).left
+    assert [name for name, _ in asked[1:]] == ["colored_mnist", "waterbirds100"]
+    assert all(0 < limit <= 60 for _, limit in asked)
 
 
 @pytest.mark.slow

@@ -119,6 +119,17 @@ def test_given_again_it_goes_on(base: RunConfig, tmp_path: Path) -> None:
     assert done.file.getvalue() == "bars-ipg: 4 trials, 4 done\n"
 
 
+def test_after_its_limit_a_search_leaves_the_rest(search_stubs: Any, notes: Path, tmp_path: Path) -> None:
+    """Trial 2 waits without end; it is taken up again when the search goes on."""
+    said, plan = quiet(), search_stubs.plan(4, notes, sampler="random")
+    found = search(plan, tmp_path / "s", workers=1, run=search_stubs.waiting, console=said, limit=1.5)
+    assert found.count("complete") == 2
+    assert isinstance(said.file, io.StringIO)
+    assert said.file.getvalue().splitlines()[-1] == "stub: the time is over, 2 of 4 trials are done"
+    found = search(plan, tmp_path / "s", workers=1, run=search_stubs.quick, console=quiet(), limit=600.0)
+    assert found.count("complete") == len(found.trials) == 4
+
+
 def test_nan_never_stops_a_search(base: RunConfig, tmp_path: Path) -> None:
     config = base.with_changes(method="erm", optimizer="sgd")
     plan = make_plan(config, trials=4, sampler="random", vary=["learning_rate=1e-3,1e30"])

@@ -15,8 +15,8 @@ import typer
 from ipg.config import PANELS, ConfigError, RunConfig, field_help
 
 __all__ = [
-    "MOVED", "AttributeColumn", "Engine", "LabelColumn", "PathColumn", "SplitSeed", "data_name", "with_settings",
-    "with_settings_but",
+    "MOVED", "TIME_IS_OVER", "AttributeColumn", "Engine", "LabelColumn", "Limit", "Only", "PathColumn", "SplitSeed",
+    "data_name", "with_settings", "with_settings_but",
 ]  # fmt: skip
 
 FLAGS = {"start": "--from"}
@@ -32,7 +32,16 @@ Engine = Annotated[
         "pays where many trials have the same small network."
     ),
 ]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", help="Only trials with this, e.g. seed=0,1; may be repeated.", metavar="NAME=VALUE"),
+]
+Limit = Annotated[
+    str | None, typer.Option(help="Stop after so long (90s, 30m, 2h), with trials under way saved.", metavar="TIME")
+]
 """For commands that run trials."""
+TIME_IS_OVER = 75
+"""The exit status where `--limit` has left trials: to be tried again, as in sysexits.h."""
 SplitSeed = Annotated[int, typer.Option(help=field_help()["split_seed"], min=0)]
 PathColumn = Annotated[str, typer.Option(help=field_help()["path_column"])]
 LabelColumn = Annotated[str, typer.Option(help=field_help()["label_column"])]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ipg.cli.options import Engine
+from ipg.cli.options import TIME_IS_OVER, Engine, Limit, Only
 
 __all__ = ["EXAMPLES", "reproduce"]
 
@@ -19,6 +19,9 @@ EXAMPLES = """
 `ipg reproduce pairs --quick`: a small version on embedded images, on any machine
 
 `ipg reproduce accuracy_colored_mnist --data-path colored_mnist=mnist.npz`: the paper's table, ten seeds
+
+`ipg reproduce alpha_tau --only dataset=colored_mnist --seeds 3 --limit 9m`: a part of it, three seeds, within ten
+minutes; the table says how many seeds it has
 
 `ipg reproduce ablation --table-only`: the table of the rows there are; nothing is run
 
@@ -49,10 +52,15 @@ def reproduce(
     workers: Annotated[
         int | None, typer.Option(help="Processes; a GPU each, or half the cores, where not given.")
     ] = None,
+    chosen: Only = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Only the first so many seeds of each setting; all where not given.", min=1)
+    ] = None,
+    limit: Limit = None,
 ) -> None:
     """Run what is missing of a table or figure of the paper, and write it with ours beside the paper's.
 
-    Exits with 1 where trials have failed; a failed trial does not stop the others.
+    Exits with 1 where trials have failed; a failed trial does not stop the others. With 75 where --limit has left some.
     """
     if show:
         from ipg.experiments.reproduce.list import listing
@@ -66,13 +74,28 @@ def reproduce(
 
     from ipg.experiments.reproduce.run import Place
     from ipg.experiments.reproduce.run import reproduce as run
+    from ipg.words import seconds_in
 
-    place = Place(results, output, _paths(where or []), device, engine, workers, not table_only, Console())
+    place = Place(
+        results,
+        output,
+        _paths(where or []),
+        device,
+        engine,
+        workers,
+        not table_only,
+        Console(),
+        only=tuple(chosen or ()),
+        seeds=seeds,
+        limit=None if limit is None else seconds_in(limit, "--limit"),
+    )
     written = run(name, place, quick=quick)
     for file in written.files:
         typer.echo(file)
     if written.failed:
         raise typer.Exit(1)
+    if written.left:
+        raise typer.Exit(TIME_IS_OVER)
 
 
 def _paths(given: list[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipg.cli.options import Engine
+from ipg.cli.options import TIME_IS_OVER, Engine, Limit, Only
 
 if TYPE_CHECKING:
     from ipg.experiments.store import Store
@@ -17,8 +17,6 @@ __all__ = ["EXAMPLES", "study"]
 
 STATES = ("done", "running", "begun", "failed", "missing")
 """Of a trial that has begun, nobody is at work on it now, and the next runner goes on with it."""
-TIME_IS_OVER = 75
-"""The exit status where `--limit` has left trials: to be tried again, as in sysexits.h."""
 
 EXAMPLES = """
 **Examples**
@@ -76,14 +74,8 @@ def study(
         float | None,
         typer.Option(help="With --cluster: GPUs a trial takes; 1 where not given and the cluster has any."),
     ] = None,
-    chosen: Annotated[
-        list[str] | None,
-        typer.Option("--only", help="Only trials with this, e.g. seed=0,1; may be repeated.", metavar="NAME=VALUE"),
-    ] = None,
-    limit: Annotated[
-        str | None,
-        typer.Option(help="Stop after so long (90s, 30m, 2h), with trials under way saved.", metavar="TIME"),
-    ] = None,
+    chosen: Only = None,
+    limit: Limit = None,
     show: Annotated[
         bool, typer.Option("--list", help="Show which trials are done, running, begun, failed or missing; run none.")
     ] = False,

@@ -35,7 +35,7 @@ from ipg.training.device import resolve_device
 from ipg.training.engine import resolve
 from ipg.words import number_of
 
-__all__ = ["Tally", "place", "read_rows", "run_study", "run_trial", "terminable"]
+__all__ = ["Tally", "ending", "place", "read_rows", "run_study", "run_trial", "terminable"]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def run_study(
     elsewhere, over = 0, threading.Event()
     with View(console, store, name=study.name, missing=len(missing)) as view:
         try:
-            with place(job, view, len(trials), device, workers, cluster) as where, terminable(), _ending(limit, over):
+            with place(job, view, len(trials), device, workers, cluster) as where, terminable(), ending(limit, over):
                 elsewhere = _work_off(where, trials, view)
         except KeyboardInterrupt:
             if not over.is_set():
@@ -112,7 +112,7 @@ def _done(study: Study, store: Store) -> int:
 
 
 @contextmanager
-def _ending(seconds: float | None, over: threading.Event) -> Iterator[None]:
+def ending(seconds: float | None, over: threading.Event) -> Iterator[None]:
     """When so many seconds have passed, interrupt this process as SIGTERM does; `over` says that it was this."""
     if seconds is None:
         yield

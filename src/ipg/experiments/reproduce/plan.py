@@ -29,7 +29,7 @@ Arms become trials as those of a study do. A file with another `kind` is run by 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -37,11 +37,13 @@ from typing import Any
 
 from ipg.config import ConfigError, read_toml
 from ipg.experiments.arms import Figure, published, run_of
-from ipg.experiments.study import Trial, arm_trials, find_study
+from ipg.experiments.study import Study, Trial, arm_trials, find_study, only
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
 
-__all__ = ["Cell", "Reproduction", "load_reproduction", "names", "shared", "title_of"]
+__all__ = [
+    "Cell", "Reproduction", "chosen", "chosen_datasets", "load_reproduction", "names", "shared", "title_of",
+]  # fmt: skip
 
 FOLDER = Path(__file__).with_name("reproductions")
 SEEDS = 10
@@ -181,6 +183,39 @@ def read_reproduction(path: Path, name: str, *, quick: bool = False) -> Reproduc
         quick=quick and bool(content.get("arm") or content.get("quick")),
         alone=content.get("alone", False),
     )
+
+
+def chosen(reproduction: Reproduction, rules: Sequence[str], seeds: int | None) -> tuple[Trial, ...]:
+    """The trials that fit all rules, as `ipg study --only` has them, of the first `seeds` seeds of every cell.
+
+    Raises:
+        ConfigError: no trial does.
+    """
+    trials = only(Study(reproduction.name, reproduction.trials, "test"), rules).trials
+    if seeds is None:
+        return trials
+    first = {
+        run_of(trial)
+        for cell in reproduction.cells
+        for trial in cell.trials
+        if trial.seed in list(dict.fromkeys(other.seed for other in cell.trials))[:seeds]
+    }
+    left = tuple(trial for trial in trials if run_of(trial) in first)
+    if not left:
+        raise ConfigError([f"--seeds {seeds}: no trial is left that fits {' and '.join(rules)}"])
+    return left
+
+
+def chosen_datasets(datasets: Iterable[str], rules: Sequence[str]) -> list[str]:
+    """The data sets that fit all rules `dataset=NAME[,NAME…]`, for what has data sets and no trials."""
+    left = known = list(dict.fromkeys(datasets))
+    for rule in rules:
+        name, _, values = rule.partition("=")
+        wanted = values.split(",")
+        if name != "dataset" or not set(wanted) <= set(known):
+            raise ConfigError([f"--only {rule}: expected dataset=NAME, one or several of {', '.join(known)}"])
+        left = [dataset for dataset in left if dataset in wanted]
+    return left
 
 
 def _cells(name: str, content: Mapping[str, Any], arm: Mapping[str, Any], *, quick: bool) -> Iterator[Cell]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,8 +99,13 @@ class Missing:
     """Why, by the key of the trial."""
 
 
-def missing(reproduction: Reproduction, rows: Iterable[Row], data_paths: Mapping[str, str]) -> Missing:
-    """The trials without a row, apart from those whose files are not there.
+def missing(
+    reproduction: Reproduction,
+    rows: Iterable[Row],
+    data_paths: Mapping[str, str],
+    trials_asked: Sequence[Trial] | None = None,
+) -> Missing:
+    """The trials without a row, of those asked for or of all, apart from those whose files are not there.
 
     Those of a data set come seed by seed, so that a run that is interrupted leaves whole tables of fewer seeds.
     """
@@ -108,7 +113,8 @@ def missing(reproduction: Reproduction, rows: Iterable[Row], data_paths: Mapping
     trials: dict[tuple[str, str], list[Trial]] = {}
     obstacles: dict[str, str] = {}
     asked: dict[str, str | None] = {}
-    for trial in sorted(reproduction.trials, key=lambda trial: trial.seed):
+    asked_for = reproduction.trials if trials_asked is None else trials_asked
+    for trial in sorted(asked_for, key=lambda trial: trial.seed):
         if known.row_of(trial) is not None:
             continue
         path = data_paths.get(trial.dataset, data_paths.get(""))

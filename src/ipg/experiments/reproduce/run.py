@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from rich.console import Console
 
 from ipg.data.errors import DataError
 from ipg.experiments.attempt import RunTrial
-from ipg.experiments.reproduce.plan import Reproduction, load_reproduction
+from ipg.experiments.reproduce.plan import Reproduction, chosen, chosen_datasets, load_reproduction
 from ipg.experiments.reproduce.rows import Measured, all_rows, measure, missing
 from ipg.experiments.reproduce.table import Table, quick_note, table_of, write_table
 from ipg.experiments.runner import run_study
@@ -48,6 +49,12 @@ class Place:
     run: bool = True
     """Whether to run what is missing, or to write what the rows give."""
     console: Console = field(default_factory=Console)
+    only: tuple[str, ...] = ()
+    """What to run, as `ipg study --only` has it; all where nothing is said. Tables tell of all rows there are."""
+    seeds: int | None = None
+    """Run the first so many seeds of every setting alone."""
+    limit: float | None = None
+    """Seconds after which trials under way are saved and the rest is left."""
 
     def data_path(self, dataset: str) -> str | None:
         """Where a data set is, where that was said."""
@@ -66,36 +73,66 @@ class Written:
     files: tuple[Path, ...]
     failed: int = 0
     """Trials that failed; they are tried again next time."""
+    left: bool = False
+    """Whether the time was over before all was run."""
 
 
 def reproduce(name: str, place: Place, *, quick: bool = False) -> Written:
     """Reproduce the table or figure of that name.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: there is none of that name, or nothing of it fits what is to be run.
         DataError: there is not a row, and the files to make one are missing: what, and where to get them.
     """
     reproduction = load_reproduction(name, quick=quick)
+    _check_choice(reproduction, place)
     folder = place.output / (f"{name}-quick" if quick else name)
     if quick:
         place = replace(place, results=folder / "rows", data_paths={})  # embedded images lie nowhere
     return _KINDS[reproduction.kind](reproduction, place, folder)
 
 
-def run_missing(
-    reproduction: Reproduction, place: Place, run: RunTrial = run_trial, kind: str | None = None
-) -> tuple[list[Measured], int]:
-    """Run the trials without a row, as far as their files are there; every cell with its rows, and how many failed."""
+def _check_choice(reproduction: Reproduction, place: Place) -> None:
+    """Refuse to choose among trials where there are none."""
+    kind = reproduction.kind
+    given = {
+        "--only": place.only and kind not in ("search", "galleries"),
+        "--seeds": place.seeds is not None,
+        "--limit": place.limit is not None and kind != "search",
+    }
+    if not reproduction.trials and any(given.values()):
+        names = " and ".join(name for name, is_given in given.items() if is_given)
+        raise ValueError(f"{names}: {reproduction.name} has no trials of which a part could be run; leave it out")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was measured, and how running the rest went."""
+
+    measured: list[Measured]
+    """Every cell with its rows."""
+    failed: int
+    left: bool
+    """Whether the time was over."""
+
+
+def run_missing(reproduction: Reproduction, place: Place, run: RunTrial = run_trial, kind: str | None = None) -> Run:
+    """Run the trials without a row that are asked for, as far as their files are there."""
+    begun = time.monotonic()
     rows = all_rows(place.results, kind)
-    left = missing(reproduction, rows, place.data_paths)
+    left = missing(reproduction, rows, place.data_paths, chosen(reproduction, place.only, place.seeds))
     if place.run:
         if left.obstacles and not left.trials and not any(found.rows for found in measure(reproduction, rows)):
             raise DataError(f"nothing of {reproduction.name} can be run here: {next(iter(left.obstacles.values()))}")
         for why in dict.fromkeys(left.obstacles.values()):
             count = sum(other == why for other in left.obstacles.values())
             place.say(f"not run: {count} trials, for {why}")
-    failed = 0
+    failed, over = 0, False
     for (study, dataset), trials in left.trials.items() if place.run else ():
+        time_left = None if place.limit is None else place.limit - (time.monotonic() - begun)
+        if over or (time_left is not None and time_left <= 0):
+            over = True
+            break
         tally = run_study(
             Study(study, trials, "test"),
             place.results / study,
@@ -103,11 +140,13 @@ def run_missing(
             device=place.device,
             engine=place.engine,
             workers=place.workers,
+            limit=time_left,
             run=run,
             console=place.console,
         )
         failed += tally.failed
-    return measure(reproduction, all_rows(place.results, kind)), failed
+        over = time_left is not None and tally.done + tally.failed + tally.elsewhere < len(trials)
+    return Run(measure(reproduction, all_rows(place.results, kind)), failed, over)
 
 
 def _write(
@@ -124,30 +163,31 @@ def _trials(reproduction: Reproduction, place: Place, folder: Path) -> Written:
     from ipg.experiments.reproduce.figures import figures_of
     from ipg.experiments.reproduce.runtime import with_cost
 
-    measured, failed = run_missing(reproduction, place)
-    if "cost" in reproduction.metrics:
-        measured = with_cost(measured)
+    ran = run_missing(reproduction, place)
+    measured = with_cost(ran.measured) if "cost" in reproduction.metrics else ran.measured
     figures = figures_of(reproduction, measured)
-    return Written(folder, _write(reproduction, folder, table_of(reproduction, measured), figures), failed)
+    files = _write(reproduction, folder, table_of(reproduction, measured), figures)
+    return Written(folder, files, ran.failed, ran.left)
 
 
 def _runtime(reproduction: Reproduction, place: Place, folder: Path) -> Written:
     from ipg.experiments.reproduce.runtime import step_table, with_cost
 
-    measured, failed = run_missing(reproduction, place)
-    table = table_of(reproduction, with_cost(measured))
+    ran = run_missing(reproduction, place)
+    table = table_of(reproduction, with_cost(ran.measured))
     if (steps := step_table(place.results)) is not None:
         table = replace(table, notes=(*table.notes, "Single steps, measured by `ipg bench`:", steps))
-    return Written(folder, _write(reproduction, folder, table), failed)
+    return Written(folder, _write(reproduction, folder, table), ran.failed, ran.left)
 
 
 def _dynamics(reproduction: Reproduction, place: Place, folder: Path) -> Written:
     from ipg.experiments.reproduce.dynamics import run_dynamics
     from ipg.experiments.reproduce.figures import dynamics_figures
 
-    measured, failed = run_missing(reproduction, place, run_dynamics, kind="dynamics")
-    figures = dynamics_figures(reproduction, [row for found in measured for row in found.rows])
-    return Written(folder, _write(reproduction, folder, table_of(reproduction, measured), figures), failed)
+    ran = run_missing(reproduction, place, run_dynamics, kind="dynamics")
+    figures = dynamics_figures(reproduction, [row for found in ran.measured for row in found.rows])
+    files = _write(reproduction, folder, table_of(reproduction, ran.measured), figures)
+    return Written(folder, files, ran.failed, ran.left)
 
 
 def _theory(reproduction: Reproduction, place: Place, folder: Path) -> Written:
@@ -161,7 +201,9 @@ def _galleries(reproduction: Reproduction, place: Place, folder: Path) -> Writte
     from ipg.experiments.reproduce.galleries import gallery
 
     files: list[Path] = []
-    for entry in reproduction.settings["gallery"]:
+    entries = reproduction.settings["gallery"]
+    datasets = chosen_datasets((entry["dataset"] for entry in entries), place.only)
+    for entry in (entry for entry in entries if entry["dataset"] in datasets):
         made, left = gallery(entry, reproduction.settings["count"], folder, place.data_path(entry["dataset"]))
         files += made
         for why in left:
@@ -174,13 +216,21 @@ def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
 
     home = place.results / reproduction.name
     machine: dict[str, Any] = {name: getattr(place, name) for name in ("workers", "device", "engine", "console")}
-    for dataset in reproduction.settings["studies"] if place.run else ():
+    begun, over = time.monotonic(), False
+    for dataset in chosen_datasets(reproduction.settings["studies"], place.only) if place.run else ():
+        time_left = None if place.limit is None else place.limit - (time.monotonic() - begun)
+        if over or (time_left is not None and time_left <= 0):
+            over = True
+            break
         try:
-            search_settings(reproduction, dataset, home / dataset, place.data_path(dataset), **machine)
+            whole = search_settings(
+                reproduction, dataset, home / dataset, place.data_path(dataset), limit=time_left, **machine
+            )
+            over = not whole
         except DataError as error:
             place.say(f"not run: {dataset}, for {error}")
     table = search_table(reproduction, found_settings(reproduction, home))
-    return Written(folder, _write(reproduction, folder, table))
+    return Written(folder, _write(reproduction, folder, table), left=over)
 
 
 _KINDS: dict[str, Callable[[Reproduction, Place, Path], Written]] = {

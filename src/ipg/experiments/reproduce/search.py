@@ -40,10 +40,11 @@ def search_settings(
     device: str,
     engine: str,
     console: Console,
-) -> None:
-    """Search for the settings of one data set; a search that was stopped goes on.
+    limit: float | None = None,
+) -> bool:
+    """Search for the settings of one data set; a search that was stopped goes on. Whether it came to its end.
 
-    `engine` is that of trials whose settings name none.
+    `engine` is that of trials whose settings name none; after `limit` seconds trials under way are saved.
 
     Raises:
         DataError: a file is missing; the message says which.
@@ -69,7 +70,8 @@ def search_settings(
     plan = make_plan(
         config, name=f"reproduce-{dataset}", vary=vary, given=given, trials=reproduction.settings["trials"]
     )
-    search(plan, home, workers=workers, console=console)
+    found = search(plan, home, workers=workers, console=console, limit=limit)
+    return bool(found.count("complete", "wrong", "pruned") >= reproduction.settings["trials"])
 
 
 def search_table(reproduction: Reproduction, found: Mapping[str, Mapping[str, Any] | None]) -> Table:

@@ -10,9 +10,10 @@ several machines, may be at one search. Trials are run as those of a study are: 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import get_args
 
@@ -20,7 +21,7 @@ from rich.console import Console
 
 from ipg.config import RunConfig
 from ipg.experiments.attempt import Ended, Job, RunTrial
-from ipg.experiments.runner import place, terminable
+from ipg.experiments.runner import ending, place, terminable
 from ipg.experiments.search.objective import choose_objective, readable, split_of
 from ipg.experiments.search.plan import Plan, Sampler
 from ipg.experiments.search.postgres import speaking_clearly
@@ -95,6 +96,7 @@ def search(
     workers: int | None = None,
     run: RunTrial = run_search_trial,
     console: Console | None = None,
+    limit: float | None = None,
 ) -> Found:
     """Run the trials of `plan` that are not done yet, and write the best configuration to `best.toml`.
 
@@ -105,6 +107,7 @@ def search(
         workers: processes; a GPU each, or half the cores, where not given. One alone is this process itself.
         run: runs a trial; to be found by its name where there are several processes.
         console: where to say how it goes.
+        limit: seconds after which trials under way are saved and the rest is left; in the main thread alone.
 
     Raises:
         KeyboardInterrupt: Ctrl-C or SIGTERM; trials under way are saved and the message says how to go on.
@@ -113,11 +116,15 @@ def search(
     opened, holds = open_storage(storage, folder, plan.name)
     with closing(holds), speaking_clearly(storage):
         ledger = Ledger(plan, opened, holds)
+        console, over = console or Console(), threading.Event()
         try:
-            _work_off(ledger, folder, workers, run, console or Console())
+            _work_off(ledger, folder, workers, run, console, ending(limit, over))
         except KeyboardInterrupt:
             found = _write(ledger, folder)
             stands = f"{found.count('complete', 'wrong', 'pruned')} of {number_of(plan.trials, 'trial')} are done"
+            if over.is_set():
+                console.print(f"{plan.name}: the time is over, {stands}", highlight=False)
+                return found
             raise KeyboardInterrupt(f"stopped, {stands}; run the same command again to go on") from None
         return _write(ledger, folder)
 
@@ -129,7 +136,14 @@ def _write(ledger: Ledger, folder: Path) -> Found:
     return found
 
 
-def _work_off(ledger: Ledger, folder: Path, workers: int | None, run: RunTrial, console: Console) -> None:
+def _work_off(
+    ledger: Ledger,
+    folder: Path,
+    workers: int | None,
+    run: RunTrial,
+    console: Console,
+    clock: AbstractContextManager[None],
+) -> None:
     """Have trials run until none are left for this process."""
     plan = ledger.plan
     before = Found(plan, ledger.tried(), {})
@@ -141,7 +155,7 @@ def _work_off(ledger: Ledger, folder: Path, workers: int | None, run: RunTrial, 
     store.tidy()
     job = Job(store, split_of(plan.objective), run)
     view = SearchView(console, store, name=plan.name, missing=missing, best=before.best)
-    with view, place(job, view, missing, plan.base.device, workers, None) as where, terminable():
+    with view, place(job, view, missing, plan.base.device, workers, None) as where, terminable(), clock:
         failures, waited = 0, 0
         while waited < PATIENCE:
             taken: dict[str, SearchTrial] = {}
