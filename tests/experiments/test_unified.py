@@ -21,10 +21,19 @@ from ipg.data.table import ImageTable
 from ipg.experiments.arms import arms_of
 from ipg.experiments.runner import read_rows, run_study
 from ipg.experiments.study import STUDIES, Trial, find_study, load_study
+from ipg.experiments.tables import long
 from ipg.experiments.tables.long import results_page
 from ipg.experiments.tables.rows import measured
 from ipg.experiments.unified import run
-from ipg.experiments.unified.plan import Contender, Protocol, configurations, draw, load_protocol, space_of
+from ipg.experiments.unified.plan import (
+    Contender,
+    Protocol,
+    ceiling_of,
+    configurations,
+    draw,
+    load_protocol,
+    space_of,
+)
 from ipg.experiments.unified.run import main, worth
 from ipg.methods import METHODS, method_class
 from ipg.methods.options import option_defaults
@@ -369,6 +378,26 @@ def test_the_page_of_results_names_methods_and_the_best_of_each(small: Path) -> 
     ]
     assert "| 40.0 |" in lines[2]
     assert "| method | class weighted | seeds | worst group on `validation` |" in page
+
+
+def test_settings_above_the_ceiling_are_not_the_highest(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `freeze` has it: they take the shortcut the other way round."""
+    monkeypatch.setattr(long, "ceiling_of", {"bars_unified_tuning": 0.35}.get)
+    keep(small, judged(small, [(0.5,), (0.9, 0.2), (0.9, 0.4), (0.9, 0.3), (0.5, 0.6)]))
+    page = results_page(measured(small / "results", small), [], [])
+    lines = [line for line in page.splitlines() if line.startswith("| LfF")]
+    assert [(line.split("|")[-4].strip(), line.split("|")[-2].strip()) for line in lines] == [
+        ("25.0", "above the ceiling"),
+        ("25.0", "highest"),
+        ("25.0", ""),
+    ]
+    assert "above the ceiling of 35.0 %: more is had from the shortcut alone" in " ".join(page.split())
+
+
+def test_the_ceiling_is_that_of_the_protocol() -> None:
+    assert ceiling_of("colored_mnist_unified_tuning") == load_protocol("colored_mnist").ceiling == 0.77
+    assert ceiling_of("waterbirds100_unified_tuning") is None
+    assert ceiling_of("colored_mnist_tuning") is None
 
 
 @pytest.mark.usefixtures("bars", "one_thread", "own_random_state")

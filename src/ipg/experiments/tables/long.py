@@ -25,6 +25,7 @@ from ipg.experiments.tables.text import (
     words,
     wrapped,
 )
+from ipg.experiments.unified.plan import ceiling_of
 from ipg.methods import method_class
 
 __all__ = ["results_page", "varying_settings"]
@@ -112,10 +113,13 @@ def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
     several = len({arm.method for arm in study.arms}) > 1
     metric = study.decides or _deciding(study.arms)
     ranked = sorted(study.arms, key=lambda arm: (*_rivals(arm), -_mean(arm, metric)))
-    highest = _highest(ranked)
+    ceiling = ceiling_of(study.name)
+    above = [arm for arm in ranked if ceiling is not None and _mean(arm, metric) > ceiling]
+    highest = _highest([arm for arm in ranked if arm not in above], ranked)
     lines = []
     for arm in ranked:
         marks = ["highest"] if highest.get(_rivals(arm)) is arm else []
+        marks += ["above the ceiling"] if arm in above else []
         marks += ["collapsed"] if arm.collapsed else []
         marks += ["taken"] if any(_alike(arm, other) for other in tuned) else []
         disagreement = arm.spread("pair_disagreement")
@@ -133,10 +137,20 @@ def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
     notes = (
         f"In percent on the split `{study.split}`, mean ± standard deviation over seeds; the test split is not read. "
         f"*Highest*: the highest mean {what} of the method with as many pairs under the same protocol, among settings "
-        "that have all their seeds, none collapsed (one class for every image, or broken off). *Taken*: the settings "
-        "of a study on the test split, whatever ran them."
+        f"that have all their seeds, none collapsed (one class for every image, or broken off){_none_above(ceiling)}. "
+        "*Taken*: the settings of a study on the test split, whatever ran them."
     )
     return [f"## {study.name}", shared, markdown(head, lines), notes, *_ends(study)]
+
+
+def _none_above(ceiling: float | None) -> str:
+    """Which settings cannot be the highest beside, in words."""
+    if ceiling is None:
+        return ""
+    return (
+        f", and that are not above the ceiling of {100 * ceiling:.1f} %: more is had from the shortcut alone, read the "
+        "other way round"
+    )
 
 
 def _speed(rows: Sequence[Row]) -> list[str]:
@@ -193,18 +207,16 @@ def _alike(one: Arm, other: Arm) -> bool:
     return one.method == other.method and mine == theirs
 
 
-def _highest(ranked: Sequence[Arm]) -> dict[tuple[Any, ...], Arm]:
-    """The first of the arms that compete, where there are several.
+def _highest(honest: Sequence[Arm], ranked: Sequence[Arm]) -> dict[tuple[Any, ...], Arm]:
+    """The first of the honest arms among those that compete, where there are several.
 
     Those without all their seeds cannot be it, nor those of which a seed collapsed.
     """
     rivals: dict[tuple[Any, ...], list[Arm]] = {}
     for arm in ranked:
         rivals.setdefault(_rivals(arm), []).append(arm)
-    whole = {
-        key: [arm for arm in arms if len(arm.rows) == len(arm.seeds) and not arm.collapsed]
-        for key, arms in rivals.items()
-    }
+    able = [arm for arm in honest if len(arm.rows) == len(arm.seeds) and not arm.collapsed]
+    whole = {key: [arm for arm in able if _rivals(arm) == key] for key in rivals}
     return {key: arms[0] for key, arms in whole.items() if arms and len(rivals[key]) > 1}
 
 

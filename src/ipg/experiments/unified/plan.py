@@ -17,7 +17,7 @@ from ipg.methods.options import option_defaults
 from ipg.methods.space import Choice, LogUniform, Range, Whole, ZeroOr
 from ipg.seeds import derive_seed
 
-__all__ = ["Contender", "Protocol", "configurations", "draw", "load_protocol", "space_of"]
+__all__ = ["Contender", "Protocol", "ceiling_of", "configurations", "draw", "load_protocol", "space_of"]
 
 DATA = Path(__file__).with_name("protocol.toml")
 """The lists of contenders and what they share."""
@@ -88,6 +88,13 @@ def load_protocol(dataset: str, path: Path = DATA) -> Protocol:
     own = content[dataset]
     contenders = tuple(Contender(**values) for values in own.pop("contenders"))
     return Protocol(dataset=dataset, contenders=contenders, **shared, **own)
+
+
+def ceiling_of(study: str, path: Path = DATA) -> float | None:
+    """What decides in a study that settings are chosen from cannot be above this by honest means; None of others."""
+    content = read_toml(path, "protocol")
+    known = (load_protocol(name, path) for name, own in content.items() if isinstance(own, dict))
+    return next((protocol.ceiling for protocol in known if protocol.tuning == study), None)
 
 
 def configurations(protocol: Protocol, contender: Contender) -> list[dict[str, Any]]:
