@@ -164,17 +164,17 @@ def test_out_of_memory(refused, bars: list[str], error: Exception, monkeypatch) 
 
 
 def test_a_full_disk_loses_nothing(ipg, refused, bars: list[str], tmp_path: Path, monkeypatch) -> None:
-    write, written = Path.write_bytes, []
+    opened, written = Path.open, []
 
-    def fill_up(path: Path, data: bytes) -> int:
-        written.append(path)
-        if len(written) == 3:  # the checkpoint of the third epoch
+    def fill_up(path: Path, mode: str = "r", *options: Any, **more: Any) -> Any:
+        written.extend([path] if mode == "wb" else [])
+        if mode == "wb" and len(written) == 3:  # the checkpoint of the third epoch
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(path, data)
+        return opened(path, mode, *options, **more)
 
     line = ["train", *bars, "--epochs", "3", "--output", "run"]
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", fill_up)
+        patch.setattr(Path, "open", fill_up)
         patch.setattr("ipg.training.loop.SAVE_SHARE", math.inf)  # every epoch is saved, however short
         says = ("checkpoint.safetensors: No space left on device", "free some space and run the command again")
         refused(*line, says=says)
