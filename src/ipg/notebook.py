@@ -105,10 +105,11 @@ class Run:
         weights, rows, result = found
         if not result.keys() >= {"config", "metrics", "versions", "hardware", "commit", "date"}:
             raise home.damaged(home.result)
-        data, path = find_data(config.data, origin.get("data_path"), run=home.path, given=data_path)
+        there = origin.get("started_in")
+        data, path = find_data(config.data, origin.get("data_path"), run=home.path, given=data_path, started_in=there)
         config = config.with_changes(device=device, data=data, data_path=path)
         if isinstance(config.pairs, str):
-            config = config.with_changes(pairs=pairs or _find_pairs(config, home))
+            config = config.with_changes(pairs=pairs or _find_pairs(config, home, there))
         try:
             network = load_model(home.path) if config.start is not None else None
             plain = config.with_changes(weights=None)  # what it started from is not needed
@@ -137,10 +138,10 @@ class Run:
         return cls(config, materials, Outcome(model, rows, result))
 
 
-def _find_pairs(config: RunConfig, home: RunFolder) -> str:
+def _find_pairs(config: RunConfig, home: RunFolder, started_in: object) -> str:
     """Where the pairs of a run are; DataError where they are nowhere."""
     pairs = str(config.pairs)
-    found = find_file(pairs, run=home.path)
+    found = find_file(pairs, run=home.path, started_in=started_in)
     beside = Path(config.data_path or "") / pairs  # as `gather` looks for it
     if not (Path(found).expanduser().exists() or beside.exists()):
         raise DataError(f"the pairs {pairs} of the run in {home.path} are not here; say where they are with --pairs")

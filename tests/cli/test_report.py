@@ -69,6 +69,32 @@ def test_a_run_is_read_back_from_another_folder(ipg, moving: Path, tmp_path: Pat
         assert done.code == 0, done
 
 
+def test_a_run_that_is_kept_elsewhere_knows_where_it_was_started(
+    ipg, refused, moving: Path, tmp_path: Path, monkeypatch
+) -> None:
+    line = ["--data", "photos/photos.csv", "--pairs", "pairs", "--size", 16, "--model", "small_cnn", "--epochs", 1]
+    assert ipg("train", *line, "--batch", 8, "--output", tmp_path / "store" / "run").code == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for words in (("report",), ("evaluate",), ("export", "--format", "torch")):
+        done = ipg(words[0], "../store/run", *words[1:])
+        assert done.code == 0, done
+    moving.rename(tmp_path / "gone")
+    refused("evaluate", "../store/run", says=("the pairs pairs of the run", "say where they are with --pairs"))
+
+
+def test_a_run_and_its_files_that_have_moved_together_are_read_there(
+    ipg, moving: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """Though other files are now where it was started."""
+    moving.rename(tmp_path / "new")
+    (moving / "photos").mkdir(parents=True)
+    (moving / "photos" / "photos.csv").write_text("path,label\n")
+    monkeypatch.chdir(tmp_path)
+    done = ipg("evaluate", "new/runs/guided")
+    assert done.code == 0, done
+
+
 def test_a_folder_with_the_name_of_a_data_set_is_found_again(ipg, photos: Path, tmp_path: Path) -> None:
     for row in (photos / "photos.csv").read_text(encoding="utf-8").splitlines()[1:]:
         name, label, _, split = row.split(",")

@@ -52,8 +52,13 @@ def export(
         raise ValueError("--path-column is for a table of --images, which is missing")
     check_place(output, format)
     classifier = open_run(run, device="cpu")
+    origin = classifier.origin
     data, path = find_data(
-        str(classifier.config.get("data")), classifier.origin.get("data_path"), run=run, given=data_path
+        str(classifier.config.get("data")),
+        origin.get("data_path"),
+        run=run,
+        given=data_path,
+        started_in=origin.get("started_in"),
     )
     at_hand = replace(classifier, config={**classifier.config, "data": data})
     checked = real_images(at_hand, data_path=path, images=images, path_column=path_column)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ def identify(config: RunConfig, materials: Materials, device: torch.device) -> t
     origin = {
         **provenance(device),
         "data_path": config.data_path,
+        "started_in": _here(),
         "named": materials.named,
         "network": network_name(config, materials.model),
         "classes": list(table.classes),
@@ -36,6 +38,14 @@ def identify(config: RunConfig, materials: Materials, device: torch.device) -> t
         **({} if masks is None else {"masks": int((masks.amax(dim=(1, 2, 3)) > 0).sum())}),
     }
     return {"config": settings, "data": materials.fingerprints()}, {"origin": origin}
+
+
+def _here() -> str | None:
+    """The folder that relative paths are seen from; None where it is gone."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return None
 
 
 def settled(config: RunConfig) -> dict[str, Any]:
