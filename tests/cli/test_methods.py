@@ -21,6 +21,33 @@ def test_all_methods_are_listed(ipg) -> None:
         assert ("pairs" in row.rsplit("│", 2)[1]) == ("pairs" in kind.needs)
 
 
+@pytest.mark.parametrize(("width", "lines"), [(80, 7), (100, 4)])
+def test_the_list_tells_costs_and_papers_and_stays_readable(
+    ipg, monkeypatch: pytest.MonkeyPatch, width: int, lines: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = ipg("methods").out
+    assert max(map(cell_len, out.splitlines())) <= width
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
+    cells: dict[str, list[list[str]]] = {}
+    for row in rows:
+        name = row[0] or name  # noqa: F821 - of the row above
+        cells.setdefault(name, []).append(row)
+    assert max(map(len, cells.values())) <= lines
+    told = {
+        name: [" ".join(" ".join(column).split()) for column in zip(*found, strict=True)]
+        for name, found in cells.items()
+    }
+    assert told["groupdro"][1].endswith("the worse they do. Sagawa et al. 2020")
+    assert told["coral"][1].endswith("Sun and Saenko 2016")
+    assert told["erm"][1:3] == [
+        "Plain training: cross-entropy, weighted by class unless told otherwise. Vapnik 1991",
+        "1",
+    ]
+    assert (told["ipg"][2], told["jtt"][2], told["meta_irm"][2]) == ("1 + 2 B_I/(k B_D)", "1, …", "3 E + 1")
+    assert told["dfr"][3] == "validation groups"
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_each_method_is_described_with_its_options(ipg, name: str) -> None:
     done = ipg("methods", name)

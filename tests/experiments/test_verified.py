@@ -10,7 +10,7 @@ import pytest
 
 from ipg.data.load import DATASETS
 from ipg.experiments.study import find_study
-from ipg.experiments.verified import Claim, Claims, claims, result_rows, verdict
+from ipg.experiments.verified import Claim, Claims, Verdict, claims, result_rows, verdict
 from ipg.methods import METHODS
 
 
@@ -81,6 +81,36 @@ def test_without_rows_or_figures() -> None:
     assert verdict("irm", known(), None).state == "unknown"
     assert verdict("irm", known(), None).reason.startswith("rows not at hand, published 70.0")
     assert verdict("lff", known(), None).state == "unverified"
+
+
+def test_a_reason_stands_where_figures_or_rows_are_missing() -> None:
+    given = Claims(1.0, 1, known().figures, {"irm": "needs patience", "gals": "needs CLIP weights"})
+    assert verdict("gals", given, None) == Verdict("unverified", "needs CLIP weights")
+    missing = verdict("irm", given, [])
+    assert missing.reason == "needs patience; no rows of protocol original on one, published 70.0"
+    assert "patience" not in verdict("irm", given, [row(0, 0.7)]).reason  # verified
+
+
+def test_every_method_has_a_figure_or_a_reason() -> None:
+    listed = claims()
+    with_figure = {figure.method for figure in listed.figures}
+    assert with_figure | set(listed.reasons) == set(METHODS)
+    assert with_figure & set(listed.reasons) == {"ncm"}
+    assert "CLIP" in verdict("ncm", listed, []).reason
+    assert "never published" in verdict("eva_e", listed, []).reason
+
+
+def test_rows_of_ipg_with_tau_0_tell_of_continuous_correction() -> None:
+    """Then the two are one algorithm; with another tau, or where only more than tau violates, they are not."""
+    claim = Claims(1.0, 1, [Claim("continuous", ("one",), "paper", 70.0, None, {"pairs": 40})])
+    shared = {"method": "ipg", "protocol": "paper", "config": {"pairs": 40, "tau": 0.0, "strict": False}}
+    found = verdict("continuous", claim, [row(0, 0.7, **shared)])
+    assert found.state == "verified"
+    assert "rows of IPG" in found.reason
+    for other in ({"tau": 0.1}, {"strict": True}, {"pairs": 41}):
+        rows = [row(0, 0.7, **{**shared, "config": {**shared["config"], **other}})]
+        assert verdict("continuous", claim, rows).reason == "no rows of protocol paper on one, published 70.0"
+    assert verdict("ipg", Claims(1.0, 1, [Claim("ipg", ("one",), "paper", 70.0)]), []).state == "unverified"
 
 
 def test_rows_of_a_folder(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,9 +19,9 @@ __all__ = ["EXAMPLES", "methods"]
 EXAMPLES = """
 **Examples**
 
-`ipg methods`: all methods
+`ipg methods`: all methods with what each needs and costs, and its paper
 
-`ipg methods --long`: with what each needs and costs, its paper, and whether its published figures were made again
+`ipg methods --long`: all in full, and whether published figures were made again, or why not
 
 `ipg methods joint`: one method with its formula and its own options
 """
@@ -39,17 +40,25 @@ def methods(
     `ipg/methods/published.toml` asks for.
     """
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from ipg.experiments.verified import claims, result_rows, verdict
     from ipg.methods import METHODS, method_class
+    from ipg.methods.citations import citation
 
     console = Console()
     if name is None and not long:
-        table = Table("method", "what it does", "needs")
+        table = Table("method", "what it does", Column("cost", max_width=11), Column("needs", max_width=12))
         for kind in METHODS.values():
-            table.add_row(kind.name, kind.summary, ", ".join(sorted(kind.needs)) or "–")
+            cost, *more = re.split("[,;] ", kind.cost.replace("k B", "k\N{NO-BREAK SPACE}B"), maxsplit=1)
+            about = f"{kind.summary} [dim]{_short(citation(kind))}[/dim]"
+            table.add_row(kind.name, about, cost + (", …" if more else ""), ", ".join(sorted(kind.needs)) or "–")
         console.print(table)
+        console.print(
+            "Cost: times plain training; B_I pairs a correction, at every k-th of batches of B_D, and E environments. "
+            "In full, with papers: ipg methods --long",
+            highlight=False,
+        )
         return
     known, rows = claims(), result_rows(results)
     if name is not None:
@@ -60,6 +69,16 @@ def methods(
     for kind in METHODS.values():
         console.print(f"[bold]{kind.name}[/bold]: {kind.summary}", highlight=False)
         _facts(console, kind, verdict(kind.name, known, rows))
+
+
+def _short(paper: str) -> str:
+    """A citation in a few words: `Sagawa et al. 2020`."""
+    names, _, rest = paper.partition(', "')
+    first, *others = re.split(", | and ", names)
+    alone = not others or first.endswith(" et al.")
+    both = len(others) == 1
+    name = first if alone else f"{first} and {others[0]}" if both else f"{first} et al."
+    return f"{name} {rest[-4:]}"
 
 
 def _facts(console: Console, kind: type[Method], found: Verdict) -> None:

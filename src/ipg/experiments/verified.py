@@ -15,6 +15,9 @@ from ipg.experiments.store import read_rows
 
 __all__ = ["Claim", "Claims", "Verdict", "claims", "result_rows", "verdict"]
 
+SHARED = {"continuous": " (rows of IPG, which with tau 0 is the same algorithm, among them)"}
+"""Methods that rows of others tell of, in words."""
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -38,6 +41,8 @@ class Claims:
     tolerance: float
     seeds: int
     figures: Sequence[Claim]
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """By method, why it has no figure that can be made again here, or no rows."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,8 @@ class Verdict:
 def claims() -> Claims:
     """What `published.toml` holds."""
     content = tomllib.loads(resources.files("ipg.methods").joinpath("published.toml").read_text(encoding="utf-8"))
-    return Claims(content["tolerance"], content["seeds"], [Claim(**values) for values in content["figure"]])
+    figures = [Claim(**values) for values in content["figure"]]
+    return Claims(content["tolerance"], content["seeds"], figures, content["reasons"])
 
 
 def result_rows(folder: Path) -> list[Row] | None:
@@ -63,14 +69,16 @@ def result_rows(folder: Path) -> list[Row] | None:
 def verdict(method: str, known: Claims, rows: Sequence[Row] | None) -> Verdict:
     """Whether rows make every figure of `method` again; `unknown` where no rows are at hand."""
     figures = [figure for figure in known.figures if figure.method == method]
+    why = known.reasons.get(method)
     if not figures:
-        return Verdict("unverified", "no figure of its paper is listed to compare rows with")
+        return Verdict("unverified", why or "no figure of its paper is listed to compare rows with")
     if rows is None:
         published = ", ".join(str(figure) for figure in figures)
         return Verdict("unknown", f"rows not at hand, published {published}; give their folder as --results")
     checked = [_check(figure, known, rows) for figure in figures]
     state: Literal["verified", "unverified"] = "verified" if all(met for met, _ in checked) else "unverified"
-    return Verdict(state, "; ".join(reason for _, reason in checked))
+    told = [reason for _, reason in checked]
+    return Verdict(state, "; ".join([why, *told] if why and state == "unverified" else told))
 
 
 def _check(figure: Claim, known: Claims, rows: Iterable[Row]) -> tuple[bool, str]:
@@ -80,7 +88,8 @@ def _check(figure: Claim, known: Claims, rows: Iterable[Row]) -> tuple[bool, str
     if found is None:
         return False, f"no rows of protocol {figure.protocol} on {where}, published {figure}"
     said = (
-        f"{_number(100 * found.mean, found.deviation and 100 * found.deviation)} with {found.count} seeds on {where}, "
+        f"{_number(100 * found.mean, found.deviation and 100 * found.deviation)} with {found.count} seeds on {where}"
+        f"{SHARED.get(figure.method, '')}, "
     )
     if found.count < known.seeds:
         return False, f"{said}published {figure}: {known.seeds} seeds are needed"
@@ -94,12 +103,19 @@ def _measured(figure: Claim, rows: Iterable[Row]) -> Spread | None:
     """Over the seeds that all data sets of the figure have, the mean over the data sets; None without such seeds."""
     accuracy: dict[str, dict[int, float]] = {dataset: {} for dataset in figure.datasets}
     for row in rows:
-        same = (row["method"], row["protocol"], row["split"]) == (figure.method, figure.protocol, "test")
+        same = _is_of(row, figure.method) and (row["protocol"], row["split"]) == (figure.protocol, "test")
         known = row["metrics"].get("average") is not None  # or the run broke off before there was a network
         if same and known and row["dataset"] in accuracy and figure.config.items() <= row["config"].items():
             accuracy[row["dataset"]][row["seed"]] = row["metrics"]["average"]
     seeds = set.intersection(*(set(values) for values in accuracy.values()))
     return spread(fmean(values[seed] for values in accuracy.values()) for seed in sorted(seeds)) if seeds else None
+
+
+def _is_of(row: Row, method: str) -> bool:
+    """Whether a row tells of a method: one of IPG with tau 0 and `>=` also of continuous correction."""
+    if method == "continuous" and row["method"] == "ipg":
+        return row["config"].get("tau") == 0 and not row["config"].get("strict", False)
+    return bool(row["method"] == method)
 
 
 def _number(mean: float, deviation: float | None) -> str:
