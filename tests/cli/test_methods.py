@@ -73,7 +73,7 @@ def test_costs_needs_and_papers_are_told(ipg, name: str, tmp_path: Path) -> None
     facts = dict(line.split(maxsplit=1) for line in out.splitlines()[-12:] if line.startswith("  ") and line[2] != " ")
     assert facts["cost"].startswith(METHODS[name].cost)
     assert {"needs", "paper"} <= set(facts)
-    assert {"unknown", "unverified"} & set(facts)  # there are no rows
+    assert {"verified", "unverified"} & set(facts)  # by the project's own rows
 
 
 def test_the_long_list_says_what_rows_say(ipg, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_the_long_list_says_what_rows_say(ipg, tmp_path: Path) -> None:
         assert f"\n{name}: " in f"\n{done.out}"
 
 
-def test_without_rows_it_says_so(ipg, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    out = " ".join(ipg("methods", "irm").out.split())
-    assert "unknown rows not at hand, published 66.9 ± 2.5; give their folder as --results" in out
+def test_without_rows_the_package_knows_what_the_projects_own_gave(ipg, repo_root: Path) -> None:
+    for name in ("ipg", "erm", "gals"):
+        assert ipg("methods", name).out == ipg("methods", name, "--results", repo_root / "results").out
+    assert "verified  73." in ipg("methods", "ipg").out

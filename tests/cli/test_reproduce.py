@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ def test_the_list_names_everything_and_how_it_stands(ipg, tmp_path: Path) -> Non
     for name in ("accuracy_colored_mnist", "pairs", "every_alpha", "theory"):
         assert f"\n{name}: " in f"\n{done.out}"
     assert "not measured" in done.out
-    assert "0 of " in done.out
+    assert "on NVIDIA H200 (" in done.out  # as the package tells
+    assert re.search(r"done   0 of \d+ trials here, [1-9]\d* in the project's own results", done.out)
 
 
 def test_a_table_is_made_without_running_anything(ipg, tmp_path: Path) -> None:

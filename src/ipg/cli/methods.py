@@ -31,7 +31,11 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="A method to describe in full.", metavar="NAME")] = None,
     long: Annotated[bool, typer.Option("--long", help="Say more of each.")] = False,
     results: Annotated[
-        Path, typer.Option(help="Folder of the rows that methods are verified by, a folder a study.")
+        Path,
+        typer.Option(
+            help="Folder of the rows that methods are verified by, a folder a study; where it has none, what the "
+            "project's own gave."
+        ),
     ] = Path("results"),
 ) -> None:
     """List the training methods, or describe one.
@@ -42,6 +46,7 @@ def methods(
     from rich.console import Console
     from rich.table import Column, Table
 
+    from ipg.experiments.summary import packaged_verdict
     from ipg.experiments.verified import claims, result_rows, verdict
     from ipg.methods import METHODS, method_class
     from ipg.methods.citations import citation
@@ -61,14 +66,19 @@ def methods(
         )
         return
     known, rows = claims(), result_rows(results)
+
+    def standing(name: str) -> Verdict:
+        """By the rows at hand, else by the project's own as the package tells of them."""
+        return packaged_verdict(name) if rows is None else verdict(name, known, rows)
+
     if name is not None:
         kind = method_class(name)
         _describe(console, kind)
-        _facts(console, kind, verdict(name, known, rows))
+        _facts(console, kind, standing(name))
         return
     for kind in METHODS.values():
         console.print(f"[bold]{kind.name}[/bold]: {kind.summary}", highlight=False)
-        _facts(console, kind, verdict(kind.name, known, rows))
+        _facts(console, kind, standing(kind.name))
 
 
 def _short(paper: str) -> str:

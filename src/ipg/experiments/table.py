@@ -1,6 +1,7 @@
 """The tables of the results, made from the rows in `results/` and the paper's figures. No number is typed by hand.
 
-    python -m ipg.experiments.table --write README.md    # what stands between its markers, and results/README.md
+    python -m ipg.experiments.table --write README.md    # what stands between its markers, results/README.md, and the
+                                                         # summary that comes with the package
     python -m ipg.experiments.table --check README.md    # exits 1 where a page is not what the rows give
 
 A page says where a table goes by `<!-- results:colored_mnist -->` and `<!-- /results:colored_mnist -->`: the name of a
@@ -18,6 +19,7 @@ from pathlib import Path
 from ipg.experiments.arms import published
 from ipg.experiments.store import read_rows
 from ipg.experiments.study import STUDIES
+from ipg.experiments.summary import FILE, summary_text
 from ipg.experiments.tables.long import results_page
 from ipg.experiments.tables.rivals import ENDING, rivals_table
 from ipg.experiments.tables.rows import measured
@@ -65,14 +67,21 @@ def _pages(readme: Path, results: Path, studies: Path) -> dict[Path, str]:
 
     tables = {name: table(name) for name in wanted}
     speed = read_rows(results / "speed.jsonl")
-    return {readme: fill(text, tables), results / "README.md": results_page(known, figures, speed)}
+    pages = {readme: fill(text, tables), results / "README.md": results_page(known, figures, speed)}
+    package = readme.parent / "src" / "ipg" / "experiments"
+    return pages | ({package / FILE: summary_text(results)} if package.is_dir() else {})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the pages, or check them."""
     parser = argparse.ArgumentParser(prog="ipg.experiments.table", description="Make the tables of the results.")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", type=Path, metavar="README", help="fill in this page, and write results/README.md")
+    what.add_argument(
+        "--write",
+        type=Path,
+        metavar="README",
+        help="fill in this page, and write results/README.md and the package's summary",
+    )
     what.add_argument("--check", type=Path, metavar="README", help="exit 1 where a page is not what the rows give")
     parser.add_argument("--results", type=Path, help="folder of the rows; results beside the page where not given")
     parser.add_argument("--studies", type=Path, default=STUDIES, help="folder of the study files")

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from ipg.experiments.arms import Row, is_timed
 from ipg.experiments.progress import duration
 from ipg.experiments.reproduce.plan import Reproduction, load_reproduction, names, shared, title_of
-from ipg.experiments.reproduce.rows import all_rows, measure
-from ipg.experiments.reproduce.search import found_settings
+from ipg.experiments.summary import Standing, packaged_standing, standings
 
 __all__ = ["listing", "needs", "takes"]
 
 
 def listing(results: Path) -> Iterator[str]:
-    """Four lines on each reproduction."""
-    rows = {kind: all_rows(results, kind) for kind in (None, "dynamics")}
+    """Four lines on each reproduction; without rows at hand, what the project's own say of the time it takes."""
+    known = standings(results)
+    at_hand = any(found.done for found in known.values())
     for name in names():
-        reproduction = load_reproduction(name)
-        known = rows["dynamics" if reproduction.kind == "dynamics" else None]
-        own = [row for found in measure(reproduction, known) for row in found.rows]
+        reproduction, here = load_reproduction(name), known[name]
+        there = None if at_hand else packaged_standing(name)
         yield f"{name}: {reproduction.title}" + (f" ({reproduction.paper})" if reproduction.paper else "")
         yield f"  needs  {needs(reproduction)}"
-        yield f"  takes  {takes(reproduction, own)}"
-        yield f"  done   {_done(reproduction, own, results)}"
+        yield f"  takes  {takes(reproduction, there or here)}"
+        yield f"  done   {_done(reproduction, here, there)}"
     yield "ipg reproduce NAME --quick runs a small version of any of them on embedded images."
 
 
@@ -49,30 +46,28 @@ def _datasets(reproduction: Reproduction) -> list[str]:
     return list(dict.fromkeys([*(trial.dataset for trial in reproduction.trials), *galleries, *searched]))
 
 
-def takes(reproduction: Reproduction, rows: Sequence[Row]) -> str:
+def takes(reproduction: Reproduction, standing: Standing) -> str:
     """Time of all trials of each data set, from the rows of those measured; `not measured` where there are none."""
     if not reproduction.trials:
         return "seconds to minutes on a CPU" if reproduction.kind in ("theory", "schematic") else "not measured"
     counts = Counter(trial.dataset for trial in reproduction.trials)
-    seconds: dict[tuple[str, str], list[float]] = {}
-    for row in {id(row): row for row in rows}.values():
-        if is_timed(row):
-            seconds.setdefault((row["dataset"], row["hardware"]), []).append(row["seconds"])
     parts = []
-    for (dataset, hardware), values in seconds.items():
-        mean = statistics.fmean(values)
-        time = f"{duration(counts[dataset] * mean)} on {hardware}"
-        trials = f"{counts[dataset]} trials of {mean:.0f} s, the mean of {len(values)} measured"
-        parts.append(f"{title_of(dataset)} {time} ({trials})")
-    known = {dataset for dataset, _ in seconds}
+    for time in standing.times:
+        count = counts[time.dataset]
+        trials = f"{count} trials of {time.seconds:.0f} s, the mean of {time.measured} measured"
+        parts.append(f"{title_of(time.dataset)} {duration(count * time.seconds)} on {time.hardware} ({trials})")
+    known = {time.dataset for time in standing.times}
     parts += [f"{title_of(name)} not measured ({count} trials)" for name, count in counts.items() if name not in known]
     return "; ".join(parts)
 
 
-def _done(reproduction: Reproduction, rows: Sequence[Row], results: Path) -> str:
+def _done(reproduction: Reproduction, here: Standing, there: Standing | None) -> str:
+    """What is done in the folder of results, and in the project's own where that is another."""
     if reproduction.kind == "search":
-        found = found_settings(reproduction, results / reproduction.name)
-        return f"{sum(best is not None for best in found.values())} of {len(found)} searches"
-    if not reproduction.trials:
+        count, what = len(reproduction.settings["studies"]), "searches"
+    elif not reproduction.trials:
         return "made anew every time"
-    return f"{len({id(row) for row in rows})} of {len(reproduction.trials)} trials"
+    else:
+        count, what = len(reproduction.trials), "trials"
+    done = f"{here.done} of {count} {what}"
+    return done if there is None else f"{done} here, {there.done} in the project's own results"
