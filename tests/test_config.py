@@ -145,8 +145,20 @@ def test_every_that_is_neither(given: Any) -> None:
     assert problems(every=0) == ["every=0: expected at least 1 iteration, or auto"]
 
 
+@pytest.mark.parametrize(("given", "kept"), [(1e-3, 1e-3), ("1e-3", 1e-3), (1, 1.0), (" auto ", "auto")])
+def test_the_learning_rate_is_a_number_or_auto(given: Any, kept: float | str) -> None:
+    made = RunConfig.from_mapping({"learning_rate": given}).learning_rate
+    assert (made, type(made)) == (kept, type(kept))
+
+
+@pytest.mark.parametrize("given", ["", "slow", None, True])
+def test_learning_rates_that_are_neither(given: Any) -> None:
+    assert problems(learning_rate=given) == [f"learning_rate={given!r}: expected a number, or auto"]
+    assert problems(learning_rate=0) == ["learning_rate=0: expected a positive number, or auto"]
+
+
 def test_every_number_has_a_range() -> None:
-    kinds = (int, float, int | None, int | str, int | Literal["auto"])
+    kinds = (int, float, int | None, int | str, int | Literal["auto"], float | Literal["auto"])
     numbers = {name for name, kind in get_type_hints(RunConfig).items() if kind in kinds}
     assert numbers == set(OUT_OF_RANGE)
 
@@ -311,10 +323,23 @@ def test_a_network_that_starts_from_weights_keeps_its_statistics_and_a_wider_mar
     assert [(c.suited().margin, c.suited().batch_norm) for c in (fresh, trained, repaired)] == [
         ("0.5x", "train"), ("0.85x", "eval"), ("0.85x", "eval"),
     ]  # fmt: skip
-    given = RunConfig(weights="net.safetensors", margin="0.1", batch_norm="train")
+    given = RunConfig(weights="net.safetensors", margin="0.1", batch_norm="train", learning_rate=0.01)
     assert given.suited() == given
     assert {name: trained.flat()[name] for name in ("margin", "batch_norm")} == {
         "margin": "0.85x",
         "batch_norm": "eval",
     }
     assert fresh.with_changes(weights="net.safetensors").suited().margin == "0.85x"
+
+
+def test_a_network_that_starts_from_weights_learns_slower_than_a_fresh_one() -> None:
+    rates = [
+        RunConfig.from_mapping(given).suited().learning_rate
+        for given in ({}, {"weights": "net.safetensors"}, {"start": "net.safetensors"}, {"learning_rate": 0.02})
+    ]
+    assert rates == [3e-3, 1e-4, 1e-4, 0.02]
+    head = RunConfig(weights="net.safetensors", freeze=True).suited()
+    assert (head.learning_rate, head.margin, head.batch_norm) == (3e-3, "0.85x", "eval")
+    assert RunConfig(weights="net.safetensors", learning_rate=0.02).suited().learning_rate == 0.02
+    assert RunConfig(weights="net.safetensors").flat()["learning_rate"] == 1e-4
+    assert RunConfig().flat()["learning_rate"] == 3e-3

@@ -17,11 +17,18 @@ from functools import cache
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from ipg.words import did_you_mean
 
 __all__ = ["CHOICES", "PANELS", "ConfigError", "RunConfig", "field_help", "load_config", "read_toml"]
+
+if TYPE_CHECKING:
+    Rate = float  # which it is in all that trains: `RunConfig.suited` comes first
+else:
+    Rate = float | Literal["auto"]
+AUTO: Any = "auto"
+"""The default of settings that follow from others; `RunConfig.suited` says how."""
 
 
 class ConfigError(ValueError):
@@ -82,8 +89,9 @@ class RunConfig:
     images each is a step of full-batch descent."""
     batch: int = 128
     """Task images an iteration."""
-    learning_rate: float = 3e-3
-    """Peak learning rate."""
+    learning_rate: Rate = AUTO
+    """Peak learning rate: a number, or auto: 1e-4 for a network that starts from weights, 3e-3 for a fresh one or where
+    the head alone is trained; going on from a run, that run's, but no more than 1e-4 where it started from weights."""
     schedule: str = "cosine"
     """constant, cosine decay to zero, or step (a tenth in the second half)."""
     warmup: int = 0
@@ -170,10 +178,20 @@ class RunConfig:
                 object.__setattr__(self, name, value)
 
     def suited(self) -> RunConfig:
-        """The same, with what `auto` stands for as the margin and as the BatchNorm policy."""
+        """The same, with what `auto` stands for as the margin, the BatchNorm policy and the learning rate.
+
+        What a run that is gone on from has to say of the last, `ipg.training.start.as_started` has put in before.
+        """
         trained = self.weights is not None or self.start is not None
-        meant = {"margin": "0.85x", "batch_norm": "eval"} if trained else {"margin": "0.5x", "batch_norm": "train"}
-        return self.with_changes(**{name: value for name, value in meant.items() if getattr(self, name) == "auto"})
+        meant: dict[str, Any] = {"margin": "0.5x", "batch_norm": "train", "learning_rate": FRESH_RATE}
+        if trained:
+            meant |= {"margin": "0.85x", "batch_norm": "eval"}
+            meant |= {} if self.freeze else {"learning_rate": TRAINED_RATE}
+        return self.with_changes(**{name: value for name, value in meant.items() if self.is_auto(name)})
+
+    def is_auto(self, name: str) -> bool:
+        """Whether a setting is left to follow from others."""
+        return bool(getattr(self, name) == AUTO)
 
     def flat(self) -> dict[str, Any]:
         """All fields as one level of plain values, the method's own options among them: for result rows."""
@@ -229,7 +247,7 @@ _RANGES: dict[str, tuple[Any, str]] = {
     "epochs": (lambda v: v >= 1, "at least 1"),
     "steps": (lambda v: v >= 1, "at least 1"),
     "batch": (lambda v: v >= 1, "at least 1"),
-    "learning_rate": (lambda v: v > 0, "a positive number"),
+    "learning_rate": (lambda v: v == "auto" or v > 0, "a positive number, or auto"),
     "warmup": (lambda v: v >= 0, "at least 0 iterations"),
     "weight_decay": (lambda v: v >= 0, "at least 0"),
     "pairs": (lambda v: isinstance(v, str) or v >= 0, "at least 0, or a file"),
@@ -266,6 +284,9 @@ PANELS: dict[str, tuple[str, ...]] = {
 """The fields in the groups that `--help` shows them in."""
 
 
+FRESH_RATE, TRAINED_RATE = 3e-3, 1e-4
+"""What `auto` stands for as the learning rate of a fresh network, and of one that starts from weights."""
+
 LARGEST_FILE = 16 << 20
 """Bytes of a file of settings; a device or a mistaken file may have no end."""
 
@@ -292,7 +313,7 @@ def _coerce(value: Any, kind: Any) -> Any:
     if (options := get_args(kind)) and type(None) in options:
         return None if value is None else _coerce(value, options[0])
     if words := [word for option in options if get_origin(option) is Literal for word in get_args(option)]:
-        return _count_or_word(value, words)
+        return _number_or_word(value, words, options[0])
     if set(options) == {int, str}:
         return _count_or_path(value)
     if kind is bool:
@@ -330,14 +351,14 @@ def _count_or_path(value: Any) -> int | str:
     return path
 
 
-def _count_or_word(value: Any, words: list[str]) -> int | str:
-    """A whole number, or one of `words`."""
+def _number_or_word(value: Any, words: list[str], kind: type[int] | type[float]) -> int | float | str:
+    """A number of that kind, or one of `words`."""
     if isinstance(value, str) and value.strip() in words:
         return value.strip()
     try:
-        return int(_coerce(value, int))
-    except ValueError:
-        raise ValueError(f"expected a whole number, or {', '.join(words)}") from None
+        return kind(_coerce(value, kind))
+    except ValueError as error:
+        raise ValueError(f"{error}, or {', '.join(words)}") from None
 
 
 def _number(value: Any, expected: str) -> int | float:

@@ -91,7 +91,15 @@ def test_plain_training_against_a_hand_written_loop(
 ) -> None:
     table = make_table()
     table = table.take(torch.cat([torch.arange(0, 80), torch.arange(81, 200, 2), torch.arange(120, 200)]).unique())
-    config = settings(epochs=2, seed=4, optimizer=optimizer, weight_decay=0.01, warmup=2, class_weighted=class_weighted)
+    config = settings(
+        epochs=2,
+        seed=4,
+        learning_rate=3e-3,
+        optimizer=optimizer,
+        weight_decay=0.01,
+        warmup=2,
+        class_weighted=class_weighted,
+    )
     outcome = train(config, gather(config, table=table))
 
     part = table.part("train")

@@ -66,6 +66,34 @@ def test_images_have_the_size_that_the_run_had(plain: Path) -> None:
     assert as_started(config(start="nothing/here")).size is None
 
 
+@pytest.mark.parametrize(
+    ("of_the_run", "given", "expected"),
+    [
+        ({}, {}, 3e-3),  # a fresh network, of which 1e-4 would hardly move anything
+        ({"learning_rate": 1e-3}, {}, 1e-3),
+        ({"learning_rate": 3e-3, "weights": "net.safetensors"}, {}, 1e-4),  # which plain training may have borne
+        ({"learning_rate": 3e-5, "weights": "net.safetensors"}, {}, 3e-5),
+        ({"learning_rate": 0.1, "optimizer": "sgd"}, {}, 1e-4),  # Adam takes no such steps
+        ({"learning_rate": 1e-3}, {"freeze": True}, 3e-3),
+        ({"learning_rate": "fast"}, {}, 1e-4),
+        ({"learning_rate": 1e-3}, {"learning_rate": 0.02}, 0.02),
+    ],
+)
+def test_the_learning_rate_is_that_of_the_run(plain: Path, of_the_run: dict, given: dict, expected: float) -> None:
+    record = plain / "config.json"
+    found = json.loads(record.read_text(encoding="utf-8"))
+    found["config"] |= of_the_run
+    record.write_text(json.dumps(found), encoding="utf-8")
+    assert as_started(config(start=str(plain), **given)).suited().learning_rate == expected
+    assert as_started(config(start="nothing/here")).suited().learning_rate == 1e-4
+
+
+def test_results_tell_which_learning_rate_was_meant(plain: Path, tmp_path: Path) -> None:
+    ipg.fit(data="bars", method="erm", start=str(plain), folder=tmp_path / "on", **SETTINGS)
+    for folder in (plain, tmp_path / "on"):
+        assert read_json(folder / "result.json")["config"]["learning_rate"] == 3e-3
+
+
 def test_trials_have_the_size_and_the_network_of_the_run_that_they_go_on_from(plain: Path) -> None:
     record = plain / "config.json"
     found = json.loads(record.read_text(encoding="utf-8"))

@@ -154,6 +154,7 @@ class Training:
         first: Outcome | None = None,
         evaluate_once: Sequence[str] = (),
     ) -> None:
+        config = config.suited()
         self.config, self.device, self.listeners, self.team = config, device, listeners, team
         self.home: RunFolder | None = None
         kind = method_class(config.method)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ipg.config import RunConfig
+from ipg.config import TRAINED_RATE, RunConfig
 from ipg.data.names import is_own
 from ipg.data.reading import Reading
 from ipg.evaluation.groups import evaluating, logits_of
@@ -25,7 +25,10 @@ __all__ = ["as_started", "check_images", "network_name", "start_from"]
 
 
 def as_started(config: RunConfig) -> RunConfig:
-    """`config` with images of the size that the run it goes on from had, where it says nothing of it.
+    """`config` with images of the size, and with the learning rate, of the run it goes on from, where it names none.
+
+    The rate of a run that started from weights is taken over up to that which suits such networks: plain training
+    bears more of them than corrections do. That of another optimizer says nothing.
 
     Raises:
         ValueError: that run has drawn another split of the same images, so that it may know those that are tested on.
@@ -37,8 +40,13 @@ def as_started(config: RunConfig) -> RunConfig:
             f"{config.start} was trained on a split of {config.data} that was drawn with split_seed={drawn}; with "
             f"split_seed={config.split_seed} it may be tested on images that it knows. Give --split-seed {drawn}"
         )
-    size = known.get("size")
-    return config.with_changes(size=size) if config.size is None and isinstance(size, int) else config
+    changes: dict[str, Any] = {}
+    if config.size is None and isinstance(known.get("size"), int):
+        changes["size"] = known["size"]
+    rate, alike = known.get("learning_rate"), known.get("optimizer") == config.optimizer
+    if config.is_auto("learning_rate") and isinstance(rate, int | float) and alike and not config.freeze:
+        changes["learning_rate"] = rate if known.get("weights") is None else min(rate, TRAINED_RATE)
+    return config.with_changes(**changes)
 
 
 def start_from(config: RunConfig, images: Tensor, classes: Sequence[str]) -> nn.Module:
