@@ -343,16 +343,16 @@ def test_methods_under_one_protocol_are_ranked_with_their_needs_and_their_time(r
 
 
 def test_seconds_of_trials_that_shared_a_gpu_do_not_count(rivals: Path) -> None:
-    """One of ERM took 12 seconds to itself, one of IPG 15; of DAIR none did."""
+    """Of IPG one had the GPU to itself, which is too few to tell by; of DAIR none had."""
     file = rivals / "results" / "colored_mnist_unified" / "trials.jsonl"
     rows = read_rows(file)
     for line in rows:
-        if line["seed"] == 0 or line["method"] == "dair":
+        if line["method"] == "dair" or (line["method"], line["seed"]) == ("ipg", 0):
             line["sharing"] = 6
     write(file, rows)
     assert main(arguments(rivals, "--write")) == 0
     _, _, text = (rivals / "README.md").read_text(encoding="utf-8").partition("<!-- results:colored_mnist_unified -->")
-    assert [cells(text, name)[4] for name in ("IPG", "DAIR, random copies", "ERM")] == ["1.25 ×", "–", "1 ×"]
+    assert [cells(text, name)[4] for name in ("IPG", "DAIR, random copies", "ERM")] == ["–", "–", "1 ×"]
 
 
 def test_the_short_table_does_not_mix_protocols(rivals: Path) -> None:

@@ -28,6 +28,8 @@ __all__ = ["ENDING", "rivals_table"]
 
 ENDING = "_unified"
 """How studies of the unified protocol end."""
+TIMED = 2
+"""Trials that times are told from, at the least: of one it may be the first of its process, which waits for much."""
 _VARIANTS = {
     "augment": {"random": "random copies", "swap": "opposite colour"},
     "attribution": {"ixg": "input × gradient"},
@@ -48,7 +50,7 @@ def rivals_table(study: Measured, figures: Sequence[Figure]) -> str:
     head += ["time", "seeds", "paper, its own protocol"]
     lines = [
         [
-            _title(arm),
+            _title(arm, arms),
             ", ".join(sorted(method_class(arm.method).needs)) or NONE,
             percent(arm.spread(metric)),
             percent(arm.spread("average" if by_group else "worst_group")),
@@ -67,16 +69,17 @@ def _notes(arms: Sequence[Arm], *, by_group: bool) -> str:
     """What the columns are."""
     networks = sorted({str(arm.config["model"]) for arm in arms})
     epochs = sorted({int(arm.config["epochs"]) for arm in arms})
-    collapses = [f"{_title(arm)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed]
+    collapses = [f"{_title(arm, arms)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed]
     meaning = collapse_text(sum(arm.broke_off for arm in arms)).capitalize()
-    lost = unmeasured_text((_title(arm), arm.unmeasured, len(arm.rows)) for arm in arms)
+    lost = unmeasured_text((_title(arm, arms), arm.unmeasured, len(arm.rows)) for arm in arms)
     return (
         f"Test accuracy in percent, mean ± standard deviation over seeds. Network: {', '.join(map(code, networks))}; "
         f"{' or '.join(map(str, epochs))} epochs; the kept epoch by the same rule for all "
         f"({' and '.join(sorted({code(str(arm.config['selection'])) for arm in arms}))}). Each method had the same "
         "number of configurations of its own space on one seed, judged without test images, and the best was frozen "
         "before these rows. *Time*: a trial's, evaluations included and compiling apart, over that of ERM in the same "
-        "study. *Paper*: what the paper has for the method, mostly quoted from others under their own protocols"
+        f"study, of {TIMED} trials or more that had the GPU to themselves. *Paper*: what the paper has for the method, "
+        "mostly quoted from others under their own protocols"
         + (", on ResNet-50" if by_group else "")
         + f". {meaning}: {'; '.join(collapses) or 'none'}."
         + (f" {lost}" if lost else "")
@@ -88,11 +91,13 @@ def _from(arms: Sequence[Arm], study: Measured) -> str:
     return wrapped(f"{origin(rows)}. All settings: `ipg study {study.name} --list`.")
 
 
-def _title(arm: Arm) -> str:
+def _title(arm: Arm, among: Sequence[Arm]) -> str:
     """The method, with what sets it apart from another contender of the same name."""
     apart = [_VARIANTS[name][str(arm.options[name])] for name in _VARIANTS if arm.options.get(name) in _VARIANTS[name]]
     if arm.method == "erm" and not arm.config["class_weighted"]:
         apart.append("classes not weighted")
+    if len({other.config["every"] for other in among if other.method == arm.method}) > 1:
+        apart.append("every step" if arm.config["every"] == 1 else f"every {arm.config['every']} steps")
     return ", ".join([NAMES.get(arm.method, arm.method), *apart])
 
 
@@ -109,6 +114,6 @@ def _times(arm: Arm, plain: Sequence[Arm]) -> str:
         [row["seconds"] - row.get("preparing_seconds", 0.0) for row in rows if is_timed(row)]
         for rows in (arm.rows, plain[0].rows)
     )
-    if not mine or not theirs or statistics.median(theirs) <= 0:
+    if min(len(mine), len(theirs)) < TIMED or statistics.median(theirs) <= 0:
         return NONE
     return f"{short(statistics.median(mine) / statistics.median(theirs))} ×"
