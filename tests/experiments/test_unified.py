@@ -41,7 +41,7 @@ from ipg.methods.space import Choice, LogUniform, Range, Uniform, Whole, ZeroOr
 from ipg.training.loop import settled, train
 from ipg.training.materials import gather
 
-DATASETS = ("colored_mnist", "waterbirds100", "celeba_subset")
+DATASETS = ("colored_mnist", "waterbirds100", "waterbirds100_reverse", "celeba_subset")
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,6 +86,20 @@ def test_all_but_a_methods_own_settings_is_shared(dataset: str) -> None:
 def test_every_method_that_can_competes_on_colored_mnist() -> None:
     able = {name for name, method in METHODS.items() if not method.needs & {"masks", "attention"}}
     assert {contender.method for contender in load_protocol("colored_mnist").contenders} == able
+
+
+def test_the_reverse_task_has_the_same_contenders() -> None:
+    """The background is the label there, so that what counts lies outside of the masks; its pairs are its own."""
+    there, back = load_protocol("waterbirds100"), load_protocol("waterbirds100_reverse")
+    assert [one.method for one in there.contenders] == [one.method for one in back.contenders]
+    assert {"joint", "joint_weighted"} <= {one.method for one in there.contenders}
+    assert (there.seeds, back.seeds) == (3, 3)
+    assert (there.base["pairs"], back.base["pairs"]) == ("pairs-124", "pairs-reverse")
+    for protocol, outside in ((there, False), (back, True)):
+        masked = [one for one in protocol.contenders if "masks" in method_class(one.method).needs]
+        assert [one.method for one in masked] == ["epg", "gals_mask"]
+        assert {one.config.get("options", {}).get("outside", False) for one in masked} == {outside}
+        assert {one.config["masks"] for one in masked} == {"masks.zip"}
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
@@ -198,7 +212,7 @@ def test_draws_follow_their_range() -> None:
 
 def test_an_unknown_data_set_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tuning", "waterbird"]) == 2
-    expected = "the unified protocol does not know 'waterbird': expected one of colored_mnist, waterbirds100, celeba_"
+    expected = "the unified protocol does not know 'waterbird': expected one of colored_mnist, waterbirds100, w"
     assert expected in capsys.readouterr().err
     with pytest.raises(ConfigError, match="does not know"):
         load_protocol("waterbird")
