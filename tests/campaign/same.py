@@ -12,8 +12,8 @@ __all__ = ["content", "difference"]
 
 LOCK, STAMPS = re.compile(r"(^|\.)lock$"), re.compile(r"(^|/)stamps/\w+\.json$")
 
-OF_THE_MOMENT = {"seconds", "preparing_seconds", "date", "commit"}
-"""What a record says that is another every time."""
+OF_THE_MOMENT = {"seconds", "preparing_seconds", "date", "commit", "started_in"}
+"""What a record says that is another every time, or in every place."""
 
 
 def difference(folder: Path, expected: Path) -> str | None:
