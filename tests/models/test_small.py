@@ -54,6 +54,8 @@ def test_layers_of_mnist_cnn() -> None:
         ("mnist_cnn", 1, 10, 1_216 + 73_856 + 2 * 147_584 + 896 + 258 - 576 + 1_032),
         # 2·16·9 + 16; 16·32·9 + 32; twice 32·32·9 + 32; GroupNorms 2·16 + 3·2·32; head 32·2 + 2
         ("small_cnn", 2, 2, 304 + 4_640 + 2 * 9_248 + 224 + 66),
+        # patches 2·64·4 + 64; thrice attention 4·64·64 + 4·64, 2·64·128 + 128 + 64, norms 4·64; a norm; head 64·2 + 2
+        ("small_vit", 2, 2, 576 + 3 * (16_640 + 16_576 + 256) + 128 + 130),
     ],
 )
 def test_number_of_parameters(name: str, channels: int, classes: int, expected: int) -> None:
@@ -143,3 +145,12 @@ def test_weights_come_from_the_global_generator(name: str) -> None:
 def seeded(name: str, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     return build_model(name, channels=2, classes=2)
+
+
+def test_a_patch_is_told_where_it_lies() -> None:
+    """Without it the mean over patches could not tell an image from one with its halves exchanged."""
+    model = build_model("small_vit", channels=2, classes=2).eval()
+    images = torch.rand(2, 2, 14, 14)
+    assert model(images).shape == (2, 2)
+    moved = images.roll(8, dims=3)
+    assert (model(images) - model(moved)).abs().max() > 1e-4

@@ -9,6 +9,7 @@ the rivals' own protocols.
 - `dair_cnn` is the LeNet in the code of Huang et al., "Robustness through Data Augmentation Loss Consistency", TMLR
   2022, for images of 28 pixels.
 - `linear` is a linear head on the pixels.
+- `small_vit` is ours, a vision transformer of the size of the small sister: a network with LayerNorm.
 
 The rivals tell two classes apart by one logit o. Theirs here do, too, and give the logits (0, o): the cross-entropy of
 those is the binary cross-entropy of o.
@@ -138,6 +139,40 @@ class LeNet(SmallNet):
         super().__init__(body, nn.Linear(64, _outputs(classes)))
 
 
+class Transformer(SmallNet):
+    """Patches of 2×2 pixels with attention and LayerNorm, their mean, and a linear head.
+
+    Where a patch lies it is told by sines and cosines, so that images of any size will do.
+    """
+
+    def __init__(
+        self, channels: int, classes: int, size: int | None = None, *, width: int, depth: int, heads: int
+    ) -> None:
+        del size  # any will do
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 2 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        encoder = nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width), enable_nested_tensor=False)
+        super().__init__(encoder, nn.Linear(width, classes))
+        self.patches = nn.Conv2d(channels, width, 2, stride=2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, K) of images (B, C, H, W)."""
+        maps = self.patches(images)  # (B, D, h, w)
+        tokens = (maps + _places(*maps.shape[1:]).to(maps)).flatten(2).transpose(1, 2)  # (B, hw, D)
+        logits: Tensor = self.head(self.body(tokens).mean(dim=1))
+        return logits
+
+
+def _places(width: int, high: int, wide: int) -> Tensor:
+    """Sines and cosines of both coordinates at `width` / 4 frequencies each, (D, h, w)."""
+    rates = 100.0 ** -torch.linspace(0, 1, width // 4)  # (D / 4,)
+    rows, columns = (torch.arange(side)[None] * rates[:, None] for side in (high, wide))
+    waves = [rows.sin(), rows.cos(), columns.sin(), columns.cos()]
+    down = [wave[:, :, None].expand(-1, -1, wide) for wave in waves[:2]]
+    return torch.cat([*down, *(wave[:, None].expand(-1, high, -1) for wave in waves[2:])])
+
+
 class Pixels(SmallNet):
     """A linear head on the pixels."""
 
@@ -152,6 +187,7 @@ def _outputs(classes: int) -> int:
 MODELS: dict[str, Callable[[int, int, int | None], SmallNet]] = {
     "mnist_cnn": partial(ConvNet, widths=(64, 128, 128, 128), strides=(1, 2, 1, 1)),
     "small_cnn": partial(ConvNet, widths=(16, 32, 32, 32), strides=(1, 2, 1, 2)),
+    "small_vit": partial(Transformer, width=64, depth=3, heads=4),
     "irm_mlp": partial(Perceptron, width=390),
     "irm_mlp_256": partial(Perceptron, width=256),
     "irm_mlp_83": partial(Perceptron, width=83),
@@ -183,7 +219,7 @@ def rebuild_small(name: str | None, tensors: Mapping[str, Tensor]) -> SmallNet |
     weights = sorted(key for key in tensors if key.endswith("weight") and tensors[key].ndim > 1)
     if "head.weight" not in weights:
         return None
-    first = tensors[weights[0]]  # of the layer that sees the images
+    first = tensors.get("patches.weight", tensors[weights[0]])  # of the layer that sees the images
     size = 1 if first.ndim == 2 else None  # flattened, they are as one pixel of many channels
     outputs = len(tensors["head.weight"])
     given = {key: value.shape for key, value in tensors.items()}
