@@ -360,15 +360,19 @@ class Guidance:
                 "them with gradients, or leave the backbone's parameters out of the optimizer."
             )
 
-    def check(self) -> None:
+    def check(self, *, ended: bool = False) -> None:
         """Raise if training has gone wrong since the start: a non-finite step or a collapse. Waits for the device.
+
+        Args:
+            ended: whether training is over: then three corrections that find a collapse are enough, where 20 have to
+                do so before, and short runs may not have as many.
 
         Raises:
             NonFiniteError: a loss or gradient was NaN or infinite and no GradScaler was there to skip it, or one has
                 skipped every update of a kind for long.
             CollapseError: all images of the pairs have stood on one point for many corrections.
         """
-        self.watch.check(skips=self.scaler is not None and self.scaler.is_enabled())
+        self.watch.check(skips=self.scaler is not None and self.scaler.is_enabled(), ended=ended)
 
     @property
     def skipped(self) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 __all__ = [
     "COLLAPSE_PATIENCE",
     "CORRECTIVE",
+    "LAST_PATIENCE",
     "SKIP_PATIENCE",
     "TASK",
     "CollapseError",
@@ -26,6 +27,8 @@ __all__ = [
 
 COLLAPSE_PATIENCE = 20
 """How many corrections in a row must find a collapse before `Watch.check` raises."""
+LAST_PATIENCE = 3
+"""How many, where they are the last of all: a run that ends like that is not to be waited for."""
 
 SKIP_PATIENCE = 50
 """How many updates of a kind in a row a GradScaler may skip before `Watch.check` raises: by then it has halved its
@@ -69,8 +72,11 @@ class Watch:
         """How many corrections in a row have found a collapse."""
         return self.counters[3]
 
-    def check(self, *, skips: bool) -> None:
-        """Raise `NonFiniteError` or `CollapseError` if training has gone wrong; `skips` when a GradScaler skips."""
+    def check(self, *, skips: bool, ended: bool = False) -> None:
+        """Raise `NonFiniteError` or `CollapseError` if training has gone wrong; `skips` when a GradScaler skips.
+
+        Where training has `ended`, fewer corrections are enough.
+        """
         _, first, count, collapsed, corrective, task = self.counters.tolist()
         if count and not skips:
             raise NonFiniteError(
@@ -84,7 +90,7 @@ class Watch:
                     f"the GradScaler went down (the first such gradient was at iteration {first}): nothing is being "
                     f"learnt. Likely causes: a NaN in the images, or values beyond the range of fp16; try bfloat16."
                 )
-        if collapsed >= COLLAPSE_PATIENCE:
+        if collapsed >= (LAST_PATIENCE if ended else COLLAPSE_PATIENCE):
             raise CollapseError(
                 f"the model has collapsed: for {collapsed} corrections all images of the pairs have stood on one "
                 f"point, where every gradient is zero and the disagreement only looks perfect. Remedies: warm the "

@@ -172,6 +172,25 @@ def test_a_trained_network_is_repaired(ipg, refused, bars: list[str], finished: 
     refused("train", *bars, "--from", finished, "--output", "other", says=("model.safetensors is damaged",))
 
 
+@pytest.mark.parametrize("splits", [("train", "validation", "test"), ("train", "validation")])
+def test_a_run_that_gives_every_image_one_class_ends_with_a_word_of_it(
+    ipg, bars: list[str], make_table, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]
+) -> None:
+    from ipg.data.load import DATASETS
+
+    def part(path, size, seed):
+        table = make_table(seed=seed)
+        return table.take(torch.cat([table.indices(split) for split in splits]))
+
+    monkeypatch.setitem(DATASETS, "bars", part)
+    fast = ("--method", "erm", "--learning-rate", "1", "--schedule", "constant")
+    done = ipg("train", *bars, *fast, "--output", "run")
+    assert done.code == 0
+    (line,) = [line for line in done.out.splitlines() if line.startswith("run gives every image the same class: ")]
+    assert "Warm the learning rate up or change it (1.0), and train longer" in line
+    assert "same class" not in ipg("train", *bars, "--method", "erm", "--epochs", "12", "--output", "learnt").out
+
+
 def test_a_refit_is_not_called_an_epoch(ipg, bars: list[str]) -> None:
     done = ipg("train", *bars, "--method", "eva_e", "--output", "run")
     assert done.code == 0, done

@@ -12,7 +12,7 @@ from torch import nn
 
 from ipg.comparison import _collapsed
 from ipg.guidance import CollapseError, Guidance, NonFiniteError
-from ipg.watch import COLLAPSE_PATIENCE, count_collapse
+from ipg.watch import COLLAPSE_PATIENCE, LAST_PATIENCE, count_collapse
 
 # -- the margin -----------------------------------------------------------------------------------------------------
 
@@ -111,6 +111,17 @@ def test_collapse_is_told_after_its_patience(toys: ModuleType, how: str, margin:
     guide.step(toys.task(model, toys.batch(dtype=torch.float32)), toys.pairs(dtype=torch.float32))
     with pytest.raises(CollapseError, match=r"for 20 corrections.*warm the learning rate up"):
         guide.check()
+
+
+def test_at_the_end_of_training_few_corrections_tell_of_a_collapse(toys: ModuleType) -> None:
+    model = collapsed_model(toys, "one point")
+    guide = Guidance(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    for _ in range(LAST_PATIENCE):
+        guide.check(ended=True)
+        guide.correct(toys.pairs(dtype=torch.float32))
+    guide.check()
+    with pytest.raises(CollapseError, match=r"for 3 corrections.*warm the learning rate up"):
+        guide.check(ended=True)
 
 
 def test_collapse_must_last(toys: ModuleType) -> None:

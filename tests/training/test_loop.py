@@ -23,7 +23,7 @@ from ipg.guidance import CollapseError, NonFiniteError
 from ipg.models import build_model
 from ipg.seeds import derive_seed
 from ipg.training import loop
-from ipg.training.folder import FolderError
+from ipg.training.folder import FolderError, read_json
 from ipg.training.interrupt import Interrupted, StopRequest
 from ipg.training.loop import Outcome, train
 from ipg.training.materials import Materials, gather
@@ -308,6 +308,30 @@ def test_a_collapse_ends_the_run_and_names_remedies(settings: Make, materials: G
     nn.init.zeros_(given.model.head.weight)  # type: ignore[union-attr, arg-type]
     with pytest.raises(CollapseError, match=r"the model has collapsed: .* Remedies: warm the learning rate up"):
         train(config, given)
+
+
+def collapsed(materials: Materials) -> Materials:
+    """With a head of zeros, which no gradient leads away from."""
+    nn.init.zeros_(materials.model.head.weight)  # type: ignore[union-attr, arg-type]
+    return materials
+
+
+def test_a_short_run_that_collapses_does_not_end_as_if_all_were_well(
+    settings: Make, materials: Gather, tmp_path: Path
+) -> None:
+    """Three corrections in all, where the watch waits for 20 while there is more to come."""
+    config = settings("ipg", epochs=1, steps=3, every=1, margin="0.1", pair_batch=12)
+    for _ in range(2):  # the same command again ends alike
+        with pytest.raises(CollapseError, match="for 3 corrections all images of the pairs have stood on one point"):
+            train(config, collapsed(materials(config)), folder=tmp_path)
+        assert read_json(tmp_path / "failure.json")["kind"] == "CollapseError"
+        assert not (tmp_path / "done").exists()
+
+
+def test_a_good_epoch_that_was_kept_outlives_a_collapse(settings: Make, materials: Gather) -> None:
+    config = settings("ipg", epochs=2, steps=3, every=1, margin="0.1", pair_batch=12, selection="worst_group")
+    outcome = train(config, collapsed(materials(config)))  # all are alike, and of such the first is kept
+    assert outcome.result["selected_epoch"] == 1
 
 
 @pytest.fixture

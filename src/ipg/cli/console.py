@@ -24,7 +24,7 @@ from ipg.words import listed, number_of
 if TYPE_CHECKING:
     from ipg.training.materials import Materials
 
-__all__ = ["ConsoleListener", "command_line", "in_a_line", "percent", "print_metrics", "watching"]
+__all__ = ["ConsoleListener", "command_line", "in_a_line", "percent", "print_metrics", "same_class", "watching"]
 
 SPLITS = {"train": "training", "validation": "validation", "test": "test"}
 """Splits whose images are counted, and what these are called."""
@@ -33,6 +33,11 @@ SPLITS = {"train": "training", "validation": "validation", "test": "test"}
 def percent(value: float | None) -> str:
     """A fraction as a percentage; a dash where there is none."""
     return "–" if value is None else f"{100 * value:.1f}"
+
+
+def same_class(name: str) -> str:
+    """What to say of a model that tells no image from another."""
+    return f"{name} gives every image the same class: its pairs agree because everything does."
 
 
 def command_line() -> str:

@@ -51,7 +51,9 @@ def train(
 
     from rich.console import Console  # torch takes seconds to load: mistakes in the settings do not wait for it
 
-    from ipg.cli.console import in_a_line, print_metrics, watching
+    from ipg.cli.console import in_a_line, print_metrics, same_class, watching
+    from ipg.evaluation.doctor import RunLog, one_class_remedy
+    from ipg.evaluation.groups import is_constant
     from ipg.evaluation.selection import kept_epoch
     from ipg.training.distributed import processes
     from ipg.training.listeners import Listener, TensorBoard
@@ -80,4 +82,7 @@ def train(
     after = f"{kept} and a refit" if refitted else kept
     title = f"Test images, % right, after {after} (kept by rule: {result['selection']})"
     print_metrics(console, [(chosen.method, result["metrics"], result["seconds"])], title=title)
+    row = next((row for row in outcome.rows if row["epoch"] == result["selected_epoch"]), {})
+    if is_constant(result["metrics"]) or is_constant(row.get("validation") or {}):
+        typer.echo(same_class(str(folder)) + " " + one_class_remedy(RunLog(result["config"], outcome.rows)))
     typer.echo(f"The run is in {folder}. See it with: ipg report {shlex.quote(str(folder))}")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ipg.evaluation.selection import is_refit
 
-__all__ = ["FINDINGS", "Finding", "RunLog", "diagnose", "key_numbers"]
+__all__ = ["FINDINGS", "Finding", "RunLog", "diagnose", "key_numbers", "one_class_remedy"]
 
 AGREES, DISAGREES = 0.02, 0.10
 """Shares of disagreeing pairs that count as (nearly) none and as many."""
@@ -154,8 +154,15 @@ def one_class_predicted(log: RunLog) -> Finding | None:
         "one class predicted",
         "error",
         f"Every validation image gets the same class after epoch {log.epochs}, so that pairs agree for no merit.",
+        one_class_remedy(log),
+    )
+
+
+def one_class_remedy(log: RunLog) -> str:
+    """What to do about a network that gives every image the same class."""
+    return (
         f"Warm the learning rate up or change it ({log.config.get('learning_rate')}), and {_longer(log)}; in a "
-        f"guided run raise alpha, too, if the task loss does not fall.",
+        f"guided run raise alpha, too, if the task loss does not fall."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,9 @@ from ipg.evaluation.parts import in_parts
 from ipg.modes import unchanged
 from ipg.rationale import predicted_class
 
-__all__ = ["evaluate", "evaluating", "evaluation_batch", "group_metrics", "logits", "metrics", "predict"]
+__all__ = [
+    "evaluate", "evaluating", "evaluation_batch", "group_metrics", "is_constant", "logits", "metrics", "predict",
+]  # fmt: skip
 
 EVALUATION_BATCH = 1024
 EVALUATION_BATCH_SMALL = 2048
@@ -130,6 +132,11 @@ def group_metrics(predictions: Tensor, table: ImageTable, *, training: ImageTabl
             if count
         },
     }
+
+
+def is_constant(metrics: Mapping[str, Any]) -> bool:
+    """Whether metrics are of a network that gives every image the same class, and not of images of one class."""
+    return metrics.get("predicted_classes") == 1 and metrics.get("average") != 1
 
 
 def _shares(right: Tensor, key: Tensor, size: int) -> list[tuple[float | None, int]]:

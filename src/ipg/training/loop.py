@@ -31,7 +31,7 @@ from ipg.data.augment import Augmentation
 from ipg.data.batches import Batches
 from ipg.data.table import ImageTable
 from ipg.evaluation.batch_norm import keep_statistics
-from ipg.guidance import CollapseError, NonFiniteError
+from ipg.guidance import CollapseError, Guidance, NonFiniteError
 from ipg.methods import Method, Setup, method_class
 from ipg.methods.optimizers import load_optimizer
 from ipg.methods.options import parse_options
@@ -254,6 +254,7 @@ class Training:
                 self._stop()
         if self.validation is not None and self.method.refits and len(self.progress.rows) == self.config.epochs:
             self._refit(self.validation)
+        self._check_end()
         return self._finish()
 
     def _step(self, rows: Tensor) -> None:
@@ -307,6 +308,12 @@ class Training:
                 f"or a learning rate that is too high ({self.config.learning_rate:g})."
             )
         return means
+
+    def _check_end(self) -> None:
+        """Stop where a network is to be kept as it collapsed, however few corrections there were to see it."""
+        guide = getattr(self.method, "guide", None)
+        if isinstance(guide, Guidance) and self.progress.selected(self.config) == len(self.progress.rows) - 1:
+            guide.check(ended=True)
 
     def _tell(self, means: dict[str, float]) -> None:
         rate = learning_rate(self.progress.step - 1, self.total, self.config)
