@@ -45,6 +45,26 @@ def test_methods_side_by_side_then_one_more(ipg, bars: list[str], tmp_path: Path
     assert "jtt.copies 3" in (tmp_path / "here" / "report.html").read_text(encoding="utf-8")
 
 
+def test_runs_are_given_to_a_cluster(ipg, bars: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from ipg.experiments import runner
+    from ipg.experiments.cluster import Cluster
+
+    given: list[Any] = []
+    whole = runner.run_study
+
+    def here(*arguments: Any, cluster: Any, workers: Any, **options: Any) -> Any:
+        given.append((cluster, workers))
+        return whole(*arguments, workers=1, **options)
+
+    monkeypatch.setattr(runner, "run_study", here)
+    command = ["compare", *bars, "--seeds", "1", "--methods", "erm,ipg", "--output", "here"]
+    assert ipg(*command, "--cluster", "auto", "--gpus", "0.5").code == 0
+    assert given == [(Cluster("auto", 1, 0.5), None)]
+    assert "on machines of a cluster" in Path("here/report.html").read_text(encoding="utf-8")
+    done = ipg(*command, "--cluster", "auto", "--workers", "2")
+    assert (done.code, done.err.startswith("ipg: --workers is for one machine")) == (2, True)
+
+
 def test_a_run_that_fails_stops_no_other(ipg, bars: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ipg.experiments import trial
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ipg.cli.reproduce import _paths
+from ipg.experiments.cluster import Cluster
+from ipg.experiments.study import Study
 
 
 def test_the_list_names_everything_and_how_it_stands(ipg, tmp_path: Path) -> None:
@@ -43,6 +46,9 @@ def test_the_schematic_is_drawn(ipg, tmp_path: Path) -> None:
         (["label_noise", "--data-path", "/nowhere/mnist.npz"], "there is no MNIST at /nowhere/mnist.npz"),
         (["schematic", "--seeds", "1", "--limit", "1m"], "--seeds and --limit: schematic has no trials"),
         (["galleries", "--only", "seed=1"], "expected dataset=NAME"),
+        (["pairs", "--cpus", "2"], "--cpus and --gpus say what a trial takes of a cluster; give --cluster"),
+        (["pairs", "--cluster", "auto", "--workers", "2"], "--workers is for one machine"),
+        (["hyperparameters", "--cluster", "auto"], "--cluster: hyperparameters has no trials of a study"),
         (["pairs", "--limit", "soon"], "--limit soon: expected a time such as 90s"),
         (["pairs", "--only", "dataset=mnist"], "of dataset there are"),
         (["pairs", "--data-path", "a=/x", "--data-path", "a=/y"], "there is one already for a"),
@@ -70,6 +76,33 @@ def test_a_part_within_a_limit(ipg, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert done.code == 75
     (place,) = places
     assert (place.only, place.seeds, place.limit) == (("dataset=colored_mnist",), 3, 540)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cluster"),
+    [
+        (["--workers", "2"], None),
+        (["--cluster", "auto"], Cluster("auto", 1, None)),
+        (["--cluster", "head:6379", "--cpus", "4", "--gpus", "0.5"], Cluster("head:6379", 4, 0.5)),
+    ],
+)
+def test_trials_are_run_on_a_cluster(
+    ipg, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], cluster: Cluster | None
+) -> None:
+    from ipg.experiments.reproduce import rows, run
+    from ipg.experiments.runner import Tally
+
+    given: list[dict[str, Any]] = []
+
+    def run_study(study: Study, results: Path, **options: Any) -> Tally:
+        given.append(options)
+        return Tally(len(study.trials), 0, 0)
+
+    monkeypatch.setattr(run, "run_study", run_study)
+    monkeypatch.setattr(rows, "data_obstacle", lambda dataset, path: None)
+    command = ("reproduce", "label_noise", "--results", tmp_path / "r", "--output", tmp_path / "o")
+    assert ipg(*command, *arguments).code == 0
+    assert [options["cluster"] for options in given] == [cluster, cluster]  # two data sets
 
 
 def test_paths_count_for_one_data_set_or_for_all() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ipg.cli.options import data_name, with_settings_but
+from ipg.cli.options import ClusterAddress, Cpus, Gpus, check_cluster, cluster_of, data_name, with_settings_but
 
 if TYPE_CHECKING:
     from ipg.experiments.compare import Facts
@@ -53,6 +53,9 @@ def compare(
     workers: Annotated[
         int | None, typer.Option(help="Runs at once on this machine; a GPU each, or half the cores, where not given.")
     ] = None,
+    cluster: ClusterAddress = None,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
     settings: dict[str, Any],
 ) -> None:
     """Train several methods with the same seeds on the same data, and write one page on how they differ.
@@ -60,6 +63,8 @@ def compare(
     All methods get the same settings. What cannot be trained on the data is refused before anything is; a run that
     fails stops no other, and the command then exits with 1.
     """
+    check_cluster(cluster, cpus, gpus, workers)
+
     from ipg.config import RunConfig, load_config
 
     base = load_config(config, overrides=settings) if config is not None else RunConfig.from_mapping(settings)
@@ -85,8 +90,16 @@ def compare(
     console.print(f"{number_of(len(study.trials), 'run')}: {each}", highlight=False)
     facts = examine(study)
     keep_record(study, facts, folder)
-    at_once = workers_for(len(study.trials), base.device, workers)
-    tally = run_study(study, folder, data_path=base.data_path, device=base.device, workers=workers, console=console)
+    at_once = None if cluster is not None else workers_for(len(study.trials), base.device, workers)
+    tally = run_study(
+        study,
+        folder,
+        data_path=base.data_path,
+        device=base.device,
+        workers=workers,
+        cluster=cluster_of(cluster, cpus, gpus),
+        console=console,
+    )
     if not tally.done:
         raise ValueError(f"no run of the comparison succeeded; {folder / 'trials'} says why in error.txt of each")
     found = _collect(study, facts, folder, given=_given(base, own), workers=at_once, command=command_line())
@@ -127,7 +140,7 @@ def _given(base: Any, own: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
 
 
 def _collect(
-    study: Study, facts: Facts, folder: Path, *, given: Mapping[str, Any], workers: int, command: str
+    study: Study, facts: Facts, folder: Path, *, given: Mapping[str, Any], workers: int | None, command: str
 ) -> Comparison:
     """The rows of the study, and why others are missing."""
     from ipg.experiments.store import Store, read_rows

@@ -8,15 +8,18 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from ipg.config import PANELS, ConfigError, RunConfig, field_help
 
+if TYPE_CHECKING:
+    from ipg.experiments.cluster import Cluster
+
 __all__ = [
-    "MOVED", "TIME_IS_OVER", "AttributeColumn", "Engine", "LabelColumn", "Limit", "Only", "PathColumn", "SplitSeed",
-    "data_name", "with_settings", "with_settings_but",
+    "MOVED", "TIME_IS_OVER", "AttributeColumn", "ClusterAddress", "Cpus", "Engine", "Gpus", "LabelColumn", "Limit",
+    "Only", "PathColumn", "SplitSeed", "check_cluster", "cluster_of", "data_name", "with_settings", "with_settings_but",
 ]  # fmt: skip
 
 FLAGS = {"start": "--from"}
@@ -39,6 +42,14 @@ Only = Annotated[
 Limit = Annotated[
     str | None, typer.Option(help="Stop after so long (90s, 30m, 2h), with trials under way saved.", metavar="TIME")
 ]
+ClusterAddress = Annotated[
+    str | None, typer.Option("--cluster", help="Run on a Ray cluster: its address, or auto.", metavar="ADDRESS")
+]
+Cpus = Annotated[float | None, typer.Option(help="With --cluster: cores a trial takes; 1 where not given.")]
+Gpus = Annotated[
+    float | None,
+    typer.Option(help="With --cluster: GPUs a trial takes; 1 where not given and the cluster has any."),
+]
 """For commands that run trials."""
 TIME_IS_OVER = 75
 """The exit status where `--limit` has left trials: to be tried again, as in sysexits.h."""
@@ -47,6 +58,21 @@ PathColumn = Annotated[str, typer.Option(help=field_help()["path_column"])]
 LabelColumn = Annotated[str, typer.Option(help=field_help()["label_column"])]
 AttributeColumn = Annotated[str, typer.Option(help=field_help()["attribute_column"])]
 """How own images are read, for commands that take no other settings."""
+
+
+def check_cluster(address: str | None, cpus: float | None, gpus: float | None, workers: int | None) -> None:
+    """Refuse what goes together with no cluster, or with none but this machine."""
+    if address is None and (cpus is not None or gpus is not None):
+        raise ValueError("--cpus and --gpus say what a trial takes of a cluster; give --cluster, or use --workers")
+    if address is not None and workers is not None:
+        raise ValueError("--workers is for one machine; on a cluster say with --cpus and --gpus what a trial takes")
+
+
+def cluster_of(address: str | None, cpus: float | None, gpus: float | None) -> Cluster | None:
+    """The cluster that was asked for."""
+    from ipg.experiments.cluster import Cluster
+
+    return None if address is None else Cluster(address, 1 if cpus is None else cpus, gpus)
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ipg.cli.options import TIME_IS_OVER, Engine, Limit, Only
+from ipg.cli.options import TIME_IS_OVER, ClusterAddress, Cpus, Engine, Gpus, Limit, Only, check_cluster, cluster_of
 
 __all__ = ["EXAMPLES", "reproduce"]
 
@@ -52,6 +52,9 @@ def reproduce(
     workers: Annotated[
         int | None, typer.Option(help="Processes; a GPU each, or half the cores, where not given.")
     ] = None,
+    cluster: ClusterAddress = None,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
     chosen: Only = None,
     seeds: Annotated[
         int | None, typer.Option(help="Only the first so many seeds of each setting; all where not given.", min=1)
@@ -62,6 +65,7 @@ def reproduce(
 
     Exits with 1 where trials have failed; a failed trial does not stop the others. With 75 where --limit has left some.
     """
+    check_cluster(cluster, cpus, gpus, workers)
     if show:
         from ipg.experiments.reproduce.list import listing
 
@@ -87,6 +91,7 @@ def reproduce(
         Console(),
         only=tuple(chosen or ()),
         seeds=seeds,
+        cluster=cluster_of(cluster, cpus, gpus),
         limit=None if limit is None else seconds_in(limit, "--limit"),
     )
     written = run(name, place, quick=quick)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipg.cli.options import TIME_IS_OVER, Engine, Limit, Only
+from ipg.cli.options import TIME_IS_OVER, ClusterAddress, Cpus, Engine, Gpus, Limit, Only, check_cluster, cluster_of
 
 if TYPE_CHECKING:
     from ipg.experiments.store import Store
@@ -66,14 +66,9 @@ def study(
     workers: Annotated[
         int | None, typer.Option(help="Processes on this machine; a GPU each, or half the cores, where not given.")
     ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="Run on a Ray cluster: its address, or auto.", metavar="ADDRESS")
-    ] = None,
-    cpus: Annotated[float | None, typer.Option(help="With --cluster: cores a trial takes; 1 where not given.")] = None,
-    gpus: Annotated[
-        float | None,
-        typer.Option(help="With --cluster: GPUs a trial takes; 1 where not given and the cluster has any."),
-    ] = None,
+    cluster: ClusterAddress = None,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
     chosen: Only = None,
     limit: Limit = None,
     show: Annotated[
@@ -84,10 +79,7 @@ def study(
 
     Exits with 1 where trials have failed; a failed trial does not stop the others. With 75 where --limit has left some.
     """
-    if cluster is None and (cpus is not None or gpus is not None):
-        raise ValueError("--cpus and --gpus say what a trial takes of a cluster; give --cluster, or use --workers")
-    if cluster is not None and workers is not None:
-        raise ValueError("--workers is for one machine; on a cluster say with --cpus and --gpus what a trial takes")
+    check_cluster(cluster, cpus, gpus, workers)
 
     from ipg.experiments.study import find_study, only
     from ipg.words import seconds_in
@@ -99,12 +91,17 @@ def study(
         _list(found, folder)
         return
 
-    from ipg.experiments.cluster import Cluster
     from ipg.experiments.runner import run_study
 
-    place = None if cluster is None else Cluster(cluster, 1 if cpus is None else cpus, gpus)
     tally = run_study(
-        found, folder, data_path=data_path, device=device, engine=engine, workers=workers, cluster=place, limit=seconds
+        found,
+        folder,
+        data_path=data_path,
+        device=device,
+        engine=engine,
+        workers=workers,
+        cluster=cluster_of(cluster, cpus, gpus),
+        limit=seconds,
     )
     if tally.failed:
         raise typer.Exit(1)

@@ -181,7 +181,12 @@ def _pairs(comparison: Comparison) -> Iterator[str]:
 def _time(comparison: Comparison) -> Iterator[str]:
     if all(method.method != PLAIN for method in comparison.methods):
         yield f"Time is not compared, since plain training ({PLAIN}) is not among the methods."
-    elif comparison.workers is not None and comparison.workers > 1:
+    elif comparison.workers is None:
+        yield (
+            "Times were taken on machines of a cluster, which may differ and have other work to do: ratios are rough. "
+            "Give --workers 1 in place of --cluster to measure them."
+        )
+    elif comparison.workers > 1:
         yield (
             f"Times were taken with {comparison.workers} runs at once on one machine, which slow each other: ratios "
             f"are rough. Give --workers 1 to measure them."

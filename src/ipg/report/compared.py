@@ -69,7 +69,7 @@ class Comparison:
     settings: Mapping[str, Any]
     """All settings that the methods share."""
     workers: int | None
-    """Processes that trained at once; None where that is not known."""
+    """Processes that trained at once on this machine; None on a cluster."""
     command: str
 
     @property

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from ipg.data.errors import DataError
 from ipg.experiments.attempt import RunTrial
+from ipg.experiments.cluster import Cluster
 from ipg.experiments.reproduce.plan import Reproduction, chosen, chosen_datasets, load_reproduction
 from ipg.experiments.reproduce.rows import Measured, all_rows, measure, missing
 from ipg.experiments.reproduce.table import Table, quick_note, table_of, write_table
@@ -55,6 +56,8 @@ class Place:
     """Run the first so many seeds of every setting alone."""
     limit: float | None = None
     """Seconds after which trials under way are saved and the rest is left."""
+    cluster: Cluster | None = None
+    """Where to run trials instead of on this machine."""
 
     def data_path(self, dataset: str) -> str | None:
         """Where a data set is, where that was said."""
@@ -93,8 +96,10 @@ def reproduce(name: str, place: Place, *, quick: bool = False) -> Written:
 
 
 def _check_choice(reproduction: Reproduction, place: Place) -> None:
-    """Refuse to choose among trials where there are none."""
+    """Refuse to choose among trials, or to have them run elsewhere, where there are none."""
     kind = reproduction.kind
+    if place.cluster is not None and not reproduction.trials:
+        raise ValueError(f"--cluster: {reproduction.name} has no trials of a study, and is made on this machine")
     given = {
         "--only": place.only and kind not in ("search", "galleries"),
         "--seeds": place.seeds is not None,
@@ -140,6 +145,7 @@ def run_missing(reproduction: Reproduction, place: Place, run: RunTrial = run_tr
             device=place.device,
             engine=place.engine,
             workers=place.workers,
+            cluster=place.cluster,
             limit=time_left,
             run=run,
             console=place.console,
