@@ -35,6 +35,40 @@ def test_runs_stand_side_by_side(ipg, embedded_runs: Path) -> None:
     assert "seconds" not in cells
 
 
+def test_every_share_has_its_interval_below_it(ipg, finished: Path) -> None:
+    from ipg.evaluation.statistics import wilson
+
+    (metrics,) = json.loads(ipg("evaluate", finished, "--json").out).values()
+    out = ipg("evaluate", finished).out
+    lines = out.splitlines()
+
+    def below(label: str) -> str:
+        position = next(number for number, line in enumerate(lines) if line.startswith(f"│ {label} "))
+        return lines[position + 1].strip("│").split("│")[1].strip()
+
+    def interval(share: float, count: int) -> str:
+        low, high = wilson(round(share * count), count)
+        return f"{100 * low:.1f} to {100 * high:.1f}"
+
+    groups = metrics["groups"]
+    assert below("average") == interval(metrics["average"], sum(group["count"] for group in groups.values()))
+    for name, group in groups.items():
+        assert below(f"  {name}") == interval(group["accuracy"], group["count"])
+    worst = min(group["count"] for group in groups.values() if group["accuracy"] == metrics["worst_group"])
+    assert below("worst group") == interval(metrics["worst_group"], worst)
+    assert below("pairs that disagree") == interval(metrics["pair_disagreement"], 8)
+    assert "95 % confidence" in out
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_run_that_gives_every_image_one_class_is_not_praised(ipg, bars: list[str], finished: Path) -> None:
+    fast = ("--method", "erm", "--learning-rate", "1", "--schedule", "constant")
+    assert ipg("train", *bars, *fast, "--output", "flat").code == 0
+    out = ipg("evaluate", finished, "flat").out
+    assert "flat gives every image the same class: its pairs agree because everything does." in out
+    assert f"{finished.name} gives every" not in out
+
+
 def test_another_split(ipg, finished: Path) -> None:
     done = ipg("evaluate", finished, "--split", "validation", "--json")
     (metrics,) = json.loads(done.out).values()

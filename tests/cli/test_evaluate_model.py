@@ -76,6 +76,23 @@ def test_the_table_for_people(ipg, photos: Path) -> None:
     assert "--split validation" in done.out
 
 
+def test_a_model_that_gives_every_image_one_class_is_not_praised(ipg, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "flat.py").write_text(
+        "from torch import nn\n\n\ndef make():\n    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 2))\n"
+        "    nn.init.zeros_(model[1].weight)\n    return model\n"
+    )
+    flat = ("evaluate", "--model", "python:flat.py:make", "--size", 16)
+    on_pairs = ("--pairs", photos / "pairs.csv")
+    sentence = "python:flat.py:make gives every image the same class: its pairs agree because everything does."
+    assert sentence in ipg(*flat, *on_pairs, "--classes", "above,below").out
+    assert sentence in ipg(*flat, *on_pairs, "--data", photos / "photos.csv").out
+    assert sentence in ipg(*flat, "--data", photos / "photos.csv").out
+    measured = json.loads(ipg(*flat, *on_pairs, "--data", photos / "photos.csv", "--json").out)
+    assert [part["predicted_classes"] for part in measured["python:flat.py:make"].values()] == [1, 1]
+    by_color = f"python:{photos / 'mine.py'}:by_color"
+    assert "same class" not in ipg("evaluate", "--model", by_color, "--size", 16, *on_pairs).out
+
+
 def test_without_names_of_classes_who_is_right_is_not_known(ipg, photos: Path) -> None:
     spec = f"python:{photos / 'mine.py'}:of_three"
     done = ipg("evaluate", "--model", spec, "--pairs", photos / "pairs.csv")

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ipg.config import RunConfig
+from ipg.evaluation.statistics import wilson
 from ipg.training.device import resolve_device, resolve_precision
 from ipg.training.listeners import Listener
 from ipg.words import listed, number_of
@@ -144,32 +145,78 @@ def watching(console: Console, *, label: str) -> Iterator[ConsoleListener]:
 
 
 def print_metrics(
-    console: Console, named: Sequence[tuple[str, Mapping[str, Any], float | None]], *, title: str
+    console: Console,
+    named: Sequence[tuple[str, Mapping[str, Any], float | None]],
+    *,
+    title: str,
+    pairs: Sequence[int] | None = None,
 ) -> None:
-    """Accuracy on average and by group, a column a run: (name, metrics, seconds); as many tables as it takes."""
+    """Accuracy on average and by group, a column a run: (name, metrics, seconds); as many tables as it takes.
+
+    Where it is said on how many `pairs` each run was measured, every share has its interval under it.
+    """
     console.print(title, highlight=False, markup=False)
     groups = list(dict.fromkeys(group for _, metrics, _ in named for group in metrics.get("groups", {})))
     label = max(len(text) for text in ("pairs that disagree", *(f"  {group}" for group in groups)))
-    at_once = max(1, (console.width - label - 4) // (len("100.0") + 3))
+    width = len("100.0") if pairs is None else len("97.1 to 100.0")
+    at_once = max(1, (console.width - label - 4) // (width + 3))
     for start in range(0, len(named), at_once):
-        console.print(_metrics_table(named[start : start + at_once], groups))
+        part = slice(start, start + at_once)
+        console.print(_metrics_table(named[part], groups, width, None if pairs is None else pairs[part]))
+    if pairs is not None:
+        console.print(
+            "Below each figure: the interval that holds the true share with 95 % confidence.",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
-def _metrics_table(named: Sequence[tuple[str, Mapping[str, Any], float | None]], groups: Sequence[str]) -> Table:
+def _metrics_table(
+    named: Sequence[tuple[str, Mapping[str, Any], float | None]],
+    groups: Sequence[str],
+    width: int,
+    pairs: Sequence[int] | None,
+) -> Table:
     table = Table()
     table.add_column("", no_wrap=True)
     for name, _, _ in named:
-        table.add_column(escape(name), justify="right", overflow="fold", min_width=len("100.0"))
+        table.add_column(escape(name), justify="right", overflow="fold", min_width=width)
+    of_runs = [metrics for _, metrics, _ in named]
 
-    def row(label: str, values: Iterable[float | None], *, bold: bool = False) -> None:
-        table.add_row(escape(label), *(percent(value) for value in values), style="bold" if bold else None)
+    def row(
+        label: str, values: Iterable[float | None], counts: Iterable[int] | None = None, *, bold: bool = False
+    ) -> None:
+        found = list(values)
+        shown = [percent(value) for value in found]
+        if pairs is not None and counts is not None:
+            shown = [f"{share}\n{between}" for share, between in zip(shown, map(_between, found, counts), strict=True)]
+        table.add_row(escape(label), *shown, style="bold" if bold else None)
 
-    row("average", (metrics.get("average") for _, metrics, _ in named), bold=True)
-    row("worst group", (metrics.get("worst_group") for _, metrics, _ in named), bold=True)
-    row("mean of groups", (metrics.get("group_mean") for _, metrics, _ in named))
+    row("average", (metrics.get("average") for metrics in of_runs), map(_images, of_runs), bold=True)
+    row("worst group", (metrics.get("worst_group") for metrics in of_runs), map(_worst_images, of_runs), bold=True)
+    row("mean of groups", (metrics.get("group_mean") for metrics in of_runs))
     for group in groups:
-        row(f"  {group}", (metrics.get("groups", {}).get(group, {}).get("accuracy") for _, metrics, _ in named))
-    row("pairs that disagree", (metrics.get("pair_disagreement") for _, metrics, _ in named))
+        there = [metrics.get("groups", {}).get(group, {}) for metrics in of_runs]
+        row(f"  {group}", (one.get("accuracy") for one in there), (one.get("count", 0) for one in there))
+    row("pairs that disagree", (metrics.get("pair_disagreement") for metrics in of_runs), pairs)
     if any(seconds is not None for *_, seconds in named):
         table.add_row("seconds", *("–" if seconds is None else f"{seconds:.1f}" for *_, seconds in named))
     return table
+
+
+def _between(share: float | None, count: int) -> str:
+    """The interval of a share of so many; a dash where there is none."""
+    if share is None or not count:
+        return "–"
+    low, high = wilson(round(share * count), count)
+    return f"{percent(low)} to {percent(high)}"
+
+
+def _images(metrics: Mapping[str, Any]) -> int:
+    return sum(group["count"] for group in metrics.get("groups", {}).values())
+
+
+def _worst_images(metrics: Mapping[str, Any]) -> int:
+    """How many images the worst group has; of several that are equally bad, the fewest."""
+    worst, groups = metrics.get("worst_group"), metrics.get("groups", {}).values()
+    return min((group["count"] for group in groups if group["count"] and group["accuracy"] == worst), default=0)

@@ -65,8 +65,8 @@ def evaluate(
     """Measure finished runs, or any trained model, on images and on pairs.
 
     Runs alone: accuracy on average, by group and in the worst group, and pair disagreement. With --pairs: how many
-    pairs disagree and how many members are right, by label; with --data: accuracy by group; each with the interval
-    that holds the true share with 95 % confidence.
+    pairs disagree and how many members are right, by label; with --data: accuracy by group; all with the interval
+    that holds the true share with 95 % confidence. A model that gives every image the same class is named.
     """
     import json
 
@@ -104,14 +104,17 @@ def _evaluate_runs(runs: list[Path], split: str, data_path: str | None, device: 
 
     from rich.console import Console
 
-    from ipg.cli.console import print_metrics
+    from ipg.cli.console import print_metrics, same_class
+    from ipg.evaluation.groups import is_constant
     from ipg.notebook import Run
 
     measured: dict[str, dict[str, Any]] = {}
+    pairs: dict[str, int] = {}
     alike: dict[tuple[str, str], list[str]] = {}  # runs by the images that they are measured on
     for folder in runs:
         run = Run.load(folder, device=device, data_path=data_path)
         measured[str(folder)] = run.evaluate(split)
+        pairs[str(folder)] = len(run.materials.held_out or ())
         alike.setdefault((run.materials.table.name, run.images_of(split)), []).append(str(folder))
     if as_json:
         typer.echo(json.dumps(measured, indent=2))
@@ -120,7 +123,11 @@ def _evaluate_runs(runs: list[Path], split: str, data_path: str | None, device: 
     for (name, _), folders in alike.items():
         whose = f" of {name}" if len(alike) > 1 else ""
         columns = [(folder, measured[folder], None) for folder in folders]
-        print_metrics(console, columns, title=f"{split.capitalize()} images{whose}, % right")
+        title = f"{split.capitalize()} images{whose}, % right"
+        print_metrics(console, columns, title=title, pairs=[pairs[folder] for folder in folders])
+    for spec, metrics in measured.items():
+        if is_constant(metrics):
+            console.print(same_class(spec), highlight=False, markup=False, soft_wrap=True)
     if len(alike) > 1:
         console.print(
             "Runs in different tables are measured on different images: their figures are not comparable.",

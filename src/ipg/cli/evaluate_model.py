@@ -16,14 +16,14 @@ from rich.table import Table
 from torch import Tensor
 
 from ipg.classifier import Classifier, is_run, open_classifier, open_run, seen
-from ipg.cli.console import percent
+from ipg.cli.console import percent, same_class
 from ipg.cli.pairs_data import load_data, open_data
 from ipg.cli.progress import bar
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.parallel import in_order
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
-from ipg.evaluation.groups import group_metrics, predict
+from ipg.evaluation.groups import group_metrics, is_constant, predict
 from ipg.evaluation.pairs import pair_metrics
 from ipg.evaluation.statistics import counted
 from ipg.pairs.checks import class_number, problems_of
@@ -204,9 +204,10 @@ def _on_images(classifier: Classifier, table: ImageTable, split: str) -> dict[st
     if not len(part):
         raise DataError(f"{table.name} has no {split} image; name another --split")
     said = predict(classifier.model, seen(part.images, classifier.shape[0])).cpu()
+    found = group_metrics(said, part)
     groups = {
         name: counted(round((group["accuracy"] or 0) * group["count"]), group["count"])
-        for name, group in group_metrics(said, part)["groups"].items()
+        for name, group in found["groups"].items()
     }
     worst = min((name for name in groups if groups[name]["count"]), key=lambda name: groups[name]["share"])
     return {
@@ -214,6 +215,7 @@ def _on_images(classifier: Classifier, table: ImageTable, split: str) -> dict[st
         "split": split,
         "average": counted(int((said == part.label).sum()), len(part)),
         "worst_group": {"group": worst, **groups[worst]},
+        "predicted_classes": found["predicted_classes"],
         "groups": groups,
     }
 
@@ -238,6 +240,16 @@ def print_measured(console: Console, spec: str, measured: Mapping[str, Any]) -> 
         lines += [(f"  {name}", share) for name, share in data["groups"].items()]
         console.print(f"{spec} on the {data['split']} images of {data['name']}", markup=False)
         console.print(_table_of(lines, "% right", "images"))
+    if _is_constant(measured):
+        console.print(same_class(spec), markup=False, soft_wrap=True)
+
+
+def _is_constant(measured: Mapping[str, Any]) -> bool:
+    """Whether a model was seen to give every image the same class, where there are images of several."""
+    data, pairs = measured.get("data"), measured.get("pairs")
+    if data is not None and is_constant({**data, "average": data["average"]["share"]}):
+        return True
+    return data is None and pairs is not None and pairs["predicted_classes"] == 1 and len(pairs["labels"]) > 1
 
 
 def _pair_lines(pairs: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

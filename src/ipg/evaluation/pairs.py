@@ -41,8 +41,8 @@ def pair_metrics(
         classes: the names of the numbers; without them it is not known who is right.
 
     Returns:
-        `disagreement`, `first_right` and `second_right` (None without `classes`), each a `counted` share, and the
-        same for each of the `labels`.
+        `disagreement`, `first_right` and `second_right` (None without `classes`), each a `counted` share, the same for
+        each of the `labels`, and `predicted_classes`, how many classes the members get in all.
     """
 
     def of(rows: Tensor) -> dict[str, Any]:
@@ -55,4 +55,5 @@ def pair_metrics(
     truth = None if classes is None else torch.tensor([list(classes).index(label) for label in labels])
     names = [name for name in classes if name in labels] if classes is not None else sorted(set(labels))
     by_label = {name: of(torch.tensor([row for row, label in enumerate(labels) if label == name])) for name in names}
-    return {**of(torch.arange(len(labels))), "labels": by_label}
+    given = len(set(torch.cat([first, second]).tolist()))
+    return {**of(torch.arange(len(labels))), "predicted_classes": given, "labels": by_label}
