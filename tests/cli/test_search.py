@@ -29,6 +29,17 @@ def searched(ipg: Callable[..., Any], small: list[str], tmp_path: Path) -> tuple
     return folder, done.out
 
 
+def test_resume_goes_on_and_begins_nothing(ipg, refused, small: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "there"
+    says = (f"--resume: there is no search in {folder} to go on with; leave --resume out to begin one",)
+    refused("search", *small, "--output", folder, "--tau", "0", "--resume", says=says)
+    assert not folder.exists()
+    assert ipg("search", *small, "--output", folder, "--tau", "0").code == 0
+    more = ipg("search", *small, "--output", folder, "--tau", "0", "--trials", "3", "--resume")
+    assert more.code == 0
+    assert "3 trials, 2 done" in more.out
+
+
 def test_a_search_says_how_it_goes_and_what_it_found(searched: tuple[Path, str]) -> None:
     folder, out = searched
     lines = " ".join(out.split())

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ipg.data import load
 from ipg.experiments.reproduce.galleries import gallery
+from ipg.experiments.reproduce.page import filled
 from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.reproduce.run import Place, reproduce
 from ipg.experiments.reproduce.search import found_settings, search_table
@@ -56,8 +57,18 @@ def test_a_gallery_shows_rejected_pairs_too(tmp_path: Path) -> None:
 def test_settings_that_a_search_found_stand_beside_the_papers(tmp_path: Path) -> None:
     found = load_reproduction("hyperparameters")
     (tmp_path / "colored_mnist").mkdir()
-    (tmp_path / "colored_mnist" / "best.toml").write_text("alpha = 0.3\ntau = 0.0\nepochs = 20\n", encoding="utf-8")
-    lines = search_table(found, found_settings(found, tmp_path)).lines
+    origin = "# ipg on colored_mnist: the best of 37 trials of `ipg search`.\n# Best: trial 5, 0.7312 (alpha 0.3).\n"
+    content = f"{origin}alpha = 0.3\ntau = 0.0\nepochs = 20\n"
+    (tmp_path / "colored_mnist" / "best.toml").write_text(content, encoding="utf-8")
+    table = search_table(found, found_settings(found, tmp_path))
+    lines = table.lines
+    assert [line[-3:] for line in lines[:4]] == [
+        ("100", "–", ""),
+        ("37", "73.1", ""),
+        ("100", "–", ""),
+        ("–", "–", "not run"),
+    ]
+    assert "the best of the trials" in table.notes[0]
     assert lines[0][:4] == ("ColoredMNIST", "paper", "0.5", "0")
     assert lines[1][:4] == ("ColoredMNIST", "ours", "0.3", "0")
     assert lines[3][-1] == "not run"
@@ -96,6 +107,15 @@ def test_a_part_of_the_searches_within_a_limit(place: Place, monkeypatch: pytest
     assert reproduce("hyperparameters", replace(place, limit=60.0)).left
     assert [name for name, _ in asked[1:]] == ["colored_mnist", "waterbirds100"]
     assert all(0 < limit <= 60 for _, limit in asked)
+
+
+def test_what_has_no_rows_is_kept_for_the_page(place: Place) -> None:
+    reproduce("schematic", place)
+    page = filled("<!-- reproduce:schematic -->\n<!-- /reproduce:schematic -->\n", place.results)
+    assert "| 1 | " in page
+    assert "commit `" in page
+    assert f"](../{place.results.name}/schematic/schematic.svg)" in page
+    assert (place.results / "schematic" / "schematic.svg").is_file()
 
 
 @pytest.mark.slow

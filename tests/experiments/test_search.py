@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rich.console import Console
 from ipg.config import RunConfig, load_config
 from ipg.experiments.search import objective as search_objective
 from ipg.experiments.search import run as module
-from ipg.experiments.search.result import Found
+from ipg.experiments.search.result import Found, origin_of
 from ipg.experiments.search.run import BEST, make_plan, search
 from ipg.experiments.store import Store, read_rows
 from ipg.methods.space import Uniform
@@ -88,6 +89,10 @@ def test_a_search_finds_the_same_again_and_its_file_trains(base: RunConfig, tmp_
     config = load_config(file)
     assert config == found.config.with_changes(seed=0, device="auto")
     assert f"# Best: trial {found.best.number}, {found.best.value:.4f}" in file.read_text(encoding="utf-8")
+    assert origin_of(file.read_text(encoding="utf-8")) == (3, round(found.best.value, 4))
+    assert origin_of("alpha = 0.3\n") == (None, None)
+    with pytest.raises(ValueError, match="there is no search called another to go on with"):
+        search(replace(plan, name="another"), tmp_path / "one", workers=1, console=quiet(), resume=True)
 
 
 def test_the_best_configuration_trains_to_its_value(base: RunConfig, tmp_path: Path) -> None:

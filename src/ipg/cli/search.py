@@ -31,7 +31,8 @@ not searched for
 each
 
 **Afterwards** `ipg train --config searches/NAME/best.toml` trains with what was found. The same command again goes on
-with a search that was stopped; a larger `--trials` adds to one that was done.
+with a search that was stopped (with `--resume` it begins none by mistake); a larger `--trials` adds to one that was
+done.
 """
 
 
@@ -77,6 +78,9 @@ def search(
     name: Annotated[
         str | None, typer.Option(help="What the search is called in a database; DATA-METHOD where not given.")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a search that was begun; refuse to begin one.")
+    ] = False,
     settings: dict[str, Any],
 ) -> None:
     """Search for settings: trials on the training images, judged on validation images, the best written to a file.
@@ -112,7 +116,7 @@ def search(
     )
     folder = output or Path("searches") / plan.name.replace("/", "-")
     check_page(folder / "report.html", remedy="name another folder with --output")
-    found = run(plan, folder, storage=storage, workers=workers)
+    found = run(plan, folder, storage=storage, workers=workers, resume=resume)
     page = write_search(folder, found)
     if running := found.count("running"):
         typer.echo(f"{number_of(running, 'trial')} {are(running)} being run by other processes.")

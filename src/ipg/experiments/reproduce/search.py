@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,38 @@ from ipg.data.errors import DataError
 from ipg.experiments.reproduce.plan import Reproduction, shared, title_of
 from ipg.experiments.reproduce.rows import data_obstacle, obstacle
 from ipg.experiments.reproduce.table import Table
+from ipg.experiments.search.result import origin_of
 
-__all__ = ["found_settings", "search_settings", "search_table"]
+__all__ = ["Searched", "found_settings", "search_settings", "search_table"]
 
 SETTINGS = ("alpha", "tau", "margin", "pairs", "learning_rate", "batch", "epochs")
 VARIED = ("learning_rate", "epochs")
 """Beside the space of the method itself."""
 SEED = 100
+PAPERS_TRIALS = 100
+"""Of the paper's own search, on each data set."""
 
 
-def found_settings(reproduction: Reproduction, folder: Path) -> dict[str, Mapping[str, Any] | None]:
-    """The best settings that a search in `folder` has found for each data set; None where there was none."""
+@dataclass(frozen=True)
+class Searched:
+    """What a search has found so far."""
+
+    settings: Mapping[str, Any]
+    """The best."""
+    trials: int | None
+    """How many had ended; None where the file does not say."""
+    score: float | None
+    """What the best was worth, as a fraction."""
+
+
+def found_settings(reproduction: Reproduction, folder: Path) -> dict[str, Searched | None]:
+    """What a search in `folder` has found for each data set; None where there was none."""
     files = {dataset: folder / dataset / "best.toml" for dataset in reproduction.settings["studies"]}
-    return {
-        dataset: read_toml(file, "result of a search") if file.exists() else None for dataset, file in files.items()
-    }
+    return {dataset: _read(file) if file.exists() else None for dataset, file in files.items()}
+
+
+def _read(file: Path) -> Searched:
+    return Searched(read_toml(file, "result of a search"), *origin_of(file.read_text(encoding="utf-8")))
 
 
 def search_settings(
@@ -74,22 +92,26 @@ def search_settings(
     return bool(found.count("complete", "wrong", "pruned") >= reproduction.settings["trials"])
 
 
-def search_table(reproduction: Reproduction, found: Mapping[str, Mapping[str, Any] | None]) -> Table:
-    """Two lines a data set: the paper's settings, and those found."""
+def search_table(reproduction: Reproduction, found: Mapping[str, Searched | None]) -> Table:
+    """Two lines a data set: the paper's settings, and those found, of how many trials and with what score."""
     lines = []
     for dataset, best in found.items():
         paper = shared()["protocols"]["paper"][dataset] | reproduction.settings.get("paper", {}).get(dataset, {})
         data = title_of(dataset)
-        lines.append((data, "paper", *(_text(paper.get(name)) for name in SETTINGS), ""))
-        known = best or {}
-        lines.append((data, "ours", *(_text(known.get(name)) for name in SETTINGS), "" if best else "not run"))
+        lines.append((data, "paper", *(_text(paper.get(name)) for name in SETTINGS), str(PAPERS_TRIALS), "–", ""))
+        known = Searched({}, None, None) if best is None else best
+        score = "–" if known.score is None else f"{100 * known.score:.1f}"
+        ours = [*(_text(known.settings.get(name)) for name in SETTINGS), _text(known.trials), score]
+        lines.append((data, "ours", *ours, "" if best else "not run"))
     trials = reproduction.settings["trials"]
     note = (
-        f"Ours: the best of {trials} trials of a tree-structured Parzen estimator (`ipg search`), judged on the "
-        "hold-out of the environment with e = 0.9 on ColoredMNIST and on the worst group of the validation images "
+        f"Ours: the best of the trials of a tree-structured Parzen estimator (`ipg search`) that have ended, {trials} "
+        "in all when the search is done; its score in percent is what it is judged by: accuracy on the "
+        "hold-out of the environment with e = 0.9 on ColoredMNIST and in the worst group of the validation images "
         "elsewhere, on as many pairs as there are (122 of the reverse task). The paper does not give its ranges."
     )
-    return Table(("data", "settings", *(name.replace("_", " ") for name in SETTINGS), ""), tuple(lines), (note,))
+    head = ("data", "settings", *(name.replace("_", " ") for name in SETTINGS), "trials", "score", "")
+    return Table(head, tuple(lines), (note,))
 
 
 def _text(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from ipg.experiments.study import ELSEWHERE
 from ipg.files import write_text
 from ipg.words import number_of
 
-__all__ = ["OBJECTIVES", "Found", "best_of", "to_toml", "toml_value"]
+__all__ = ["OBJECTIVES", "Found", "best_of", "origin_of", "to_toml", "toml_value"]
 
 OBJECTIVES: dict[Objective, str] = {
     "search": "accuracy on the split search, held out of the test environment",
@@ -112,6 +113,13 @@ def _origin(found: Found) -> Iterator[str]:
         yield f"Searched: {name}, {describe(range_)}."
     yield f"Commit {_several(found, 'commit')}; {_several(found, 'hardware')}; {_versions(best)}."
     yield f"Written on {datetime.now(UTC).isoformat(timespec='seconds')}."
+
+
+def origin_of(text: str) -> tuple[int | None, float | None]:
+    """How many trials had ended when a file of `to_toml` was written, and what the best was worth; None of others."""
+    ended = re.search(r"^# .*: the best of ([\d,]+) trials? of `ipg search`\.$", text, re.MULTILINE)
+    best = re.search(r"^# Best: trial \d+, (\d\.\d+) ", text, re.MULTILINE)
+    return ended and int(ended[1].replace(",", "")), best and float(best[1])
 
 
 def _trials(found: Found) -> Iterator[str]:

@@ -27,7 +27,7 @@ from ipg.experiments.search.plan import Plan, Sampler
 from ipg.experiments.search.postgres import speaking_clearly
 from ipg.experiments.search.result import Found
 from ipg.experiments.search.space import gather_space, warn_of_pace
-from ipg.experiments.search.storage import open_storage
+from ipg.experiments.search.storage import JOURNAL, begun, open_storage
 from ipg.experiments.search.study import Ledger
 from ipg.experiments.search.trial import SearchTrial, run_search_trial
 from ipg.experiments.search.view import SearchView
@@ -97,6 +97,7 @@ def search(
     run: RunTrial = run_search_trial,
     console: Console | None = None,
     limit: float | None = None,
+    resume: bool = False,
 ) -> Found:
     """Run the trials of `plan` that are not done yet, and write the best configuration to `best.toml`.
 
@@ -108,13 +109,20 @@ def search(
         run: runs a trial; to be found by its name where there are several processes.
         console: where to say how it goes.
         limit: seconds after which trials under way are saved and the rest is left; in the main thread alone.
+        resume: go on with a search that was begun, and begin none.
 
     Raises:
         KeyboardInterrupt: Ctrl-C or SIGTERM; trials under way are saved and the message says how to go on.
-        ValueError: the database cannot be used, or three trials in a row have failed.
+        ValueError: the database cannot be used, three trials in a row have failed, or there is nothing to go on with.
     """
+    if resume and storage is None and not (folder / JOURNAL).exists():
+        raise ValueError(f"--resume: there is no search in {folder} to go on with; leave --resume out to begin one")
     opened, holds = open_storage(storage, folder, plan.name)
     with closing(holds), speaking_clearly(storage):
+        if resume and plan.name not in begun(opened):
+            raise ValueError(
+                f"--resume: there is no search called {plan.name} to go on with; leave --resume out to begin one"
+            )
         ledger = Ledger(plan, opened, holds)
         console, over = console or Console(), threading.Event()
         try:

@@ -21,7 +21,10 @@ from ipg.experiments.search.postgres import EXTRA, open_postgres
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-__all__ = ["FileHolds", "Holds", "open_storage", "require_optuna"]
+__all__ = ["JOURNAL", "FileHolds", "Holds", "begun", "open_storage", "require_optuna"]
+
+JOURNAL = "search.journal"
+"""The file of a search in its folder."""
 
 
 class Holds(Protocol):
@@ -69,6 +72,11 @@ def open_storage(address: str | None, folder: Path, name: str) -> tuple[BaseStor
     return _open_file(folder) if address is None else open_postgres(address, name)
 
 
+def begun(storage: BaseStorage) -> list[str]:
+    """The names of the searches that a storage knows."""
+    return [study.study_name for study in storage.get_all_studies()]
+
+
 # -- a file ------------------------------------------------------------------------------------------------------------
 
 
@@ -76,7 +84,7 @@ def _open_file(folder: Path) -> tuple[BaseStorage, Holds]:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    journal, locks = folder / "search.journal", folder / "locks"
+    journal, locks = folder / JOURNAL, folder / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     holds = FileHolds(locks)
     with holds.turn():
