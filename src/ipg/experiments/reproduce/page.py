@@ -16,7 +16,7 @@ from ipg.experiments.reproduce.plan import Reproduction, load_reproduction
 from ipg.experiments.reproduce.rows import Measured, all_rows, measure
 from ipg.experiments.reproduce.runtime import step_table, with_cost
 from ipg.experiments.reproduce.search import found_settings, search_table
-from ipg.experiments.reproduce.table import FACTORS, table_of
+from ipg.experiments.reproduce.table import FACTORS, KEPT_TABLE, table_of
 
 __all__ = ["filled", "verdict"]
 
@@ -47,6 +47,10 @@ def _section(reproduction: Reproduction, results: Path) -> str:
         measured = with_cost(measured)
     if measured:
         parts += [f"*How it stands*: {verdict(measured)}", table_of(reproduction, measured).markdown()]
+    if (kept := results / reproduction.name / KEPT_TABLE).is_file():
+        parts.append(kept.read_text(encoding="utf-8").strip())
+    if (picture := results / reproduction.name / f"{reproduction.name}.svg").is_file():
+        parts.append(f"![{reproduction.title}](../{results.name}/{reproduction.name}/{picture.name})")
     if reproduction.kind == "search":
         parts.append(search_table(reproduction, found_settings(reproduction, results / reproduction.name)).markdown())
     if reproduction.kind == "runtime" and (steps := step_table(results)) is not None:

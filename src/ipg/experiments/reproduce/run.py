@@ -25,7 +25,7 @@ from ipg.experiments.attempt import RunTrial
 from ipg.experiments.cluster import Cluster
 from ipg.experiments.reproduce.plan import Reproduction, chosen, chosen_datasets, load_reproduction
 from ipg.experiments.reproduce.rows import Measured, all_rows, measure, missing
-from ipg.experiments.reproduce.table import Table, quick_note, table_of, write_table
+from ipg.experiments.reproduce.table import KEPT_TABLE, Table, quick_note, table_of, write_table
 from ipg.experiments.runner import run_study
 from ipg.experiments.study import Study
 from ipg.experiments.trial import run_trial
@@ -200,7 +200,12 @@ def _theory(reproduction: Reproduction, place: Place, folder: Path) -> Written:
     from ipg.experiments.reproduce.theory import schematic, theory
 
     table, further, figures = {"theory": theory, "schematic": schematic}[reproduction.kind](reproduction)
-    return Written(folder, _write(reproduction, folder, replace(table, notes=(*table.notes, *further)), figures))
+    table = replace(table, notes=(*table.notes, *further))
+    kept = place.results / reproduction.name  # in the place of rows, for the page
+    write_text(kept / KEPT_TABLE, table.markdown() + "\n")
+    if svg := figures.get(reproduction.name):
+        write_text(kept / f"{reproduction.name}.svg", svg)
+    return Written(folder, _write(reproduction, folder, table, figures))
 
 
 def _galleries(reproduction: Reproduction, place: Place, folder: Path) -> Written:

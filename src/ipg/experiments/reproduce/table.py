@@ -17,13 +17,17 @@ from ipg.experiments.tables.study import METRICS as SHARES
 from ipg.experiments.tables.text import collapse_text, commit_text, markdown, origin
 from ipg.files import write_json, write_text
 
-__all__ = ["METRICS", "Table", "quick_note", "table_of", "write_table"]
+__all__ = ["KEPT_TABLE", "METRICS", "Table", "quick_note", "table_of", "write_table"]
 
 METRICS = {**SHARES, "cost": "time over ERM", "task_loss": "least task loss"}
 """Metrics as the tables call them."""
 FACTORS = ("cost", "task_loss")
 """Metrics that are no shares."""
 NONE = "–"
+
+
+KEPT_TABLE = "table.md"
+"""Among the rows of a reproduction that has none: its table as it was made last."""
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from ipg.experiments.reproduce.plan import Reproduction
 from ipg.experiments.reproduce.table import Table
+from ipg.experiments.tables.text import origin
 from ipg.experiments.theory.descent import ALPHA, Descent, descents
 from ipg.experiments.theory.schematic import Schematic, run_schematic, task_loss_surface
 from ipg.experiments.theory.stability import Stability, observe
 from ipg.report.figures.bands import bands_data, draw_bands
 from ipg.report.figures.space import Arrow, draw_space, space_data
-from ipg.training.provenance import hardware, versions
+from ipg.training.provenance import provenance
 
 __all__ = ["descent_table", "schematic", "schematic_table", "stability_table", "theory"]
 
@@ -156,5 +157,4 @@ def schematic_table(run: Schematic) -> Table:
 
 
 def _machine() -> str:
-    known = versions()
-    return f"{hardware(torch.device('cpu'))}; torch {known['torch']}, Python {known['python']}"
+    return origin([provenance(torch.device("cpu"))])
