@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ipg.cli import app
+from ipg.cli.study import rows_folder
 from ipg.experiments import runner
 from ipg.experiments.cluster import Cluster
 from ipg.experiments.runner import Tally, read_rows
@@ -237,6 +238,7 @@ def test_help_loads_neither_torch_nor_ray() -> None:
 import sys
 from typer.testing import CliRunner
 from ipg.cli import app
+from ipg.cli.study import rows_folder
 done = CliRunner().invoke(app, ["study", "--help"])
 print(done.exit_code, sorted({"torch", "numpy", "ray", "filelock"} & set(sys.modules)))
 """
@@ -249,3 +251,16 @@ def test_a_worker_begins_before_torch_is_loaded() -> None:
     code = "import sys, ipg.experiments.workers; print(sorted({'torch', 'numpy', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_the_folder_of_all_studies_will_do(files: Path, tmp_path: Path) -> None:
+    """Of rows beside it, or in a folder by the name of the study."""
+    assert rows_folder(None, "quick") == Path("results") / "quick"
+    assert rows_folder(tmp_path, "quick") == tmp_path  # to begin in
+    (tmp_path / "all" / "quick").mkdir(parents=True)
+    rows = tmp_path / "all" / "quick" / "trials.jsonl"
+    rows.write_text(json.dumps({"key": load_study(files / "quick.toml").trials[0].key}) + "\n", encoding="utf-8")
+    for folder in ("all", "all/quick"):
+        assert ", 1 done, " in ipg("study", "quick.toml", "--list", "--results", str(tmp_path / folder)).out
+    (tmp_path / "all" / "trials.jsonl").write_text("", encoding="utf-8")
+    assert rows_folder(tmp_path / "all", "quick") == tmp_path / "all"

@@ -59,7 +59,13 @@ def study(
     name: Annotated[
         str, typer.Argument(help="Study file (TOML), or the name of one of the project's own.", metavar="STUDY")
     ],
-    results: Annotated[Path | None, typer.Option(help="Folder of the rows; results/STUDY where not given.")] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the rows, or one that has them in a folder by the name of the study; results/STUDY where "
+            "not given."
+        ),
+    ] = None,
     data_path: Annotated[str | None, typer.Option(help="Where the data set's files are.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     engine: Engine = "auto",
@@ -86,7 +92,7 @@ def study(
 
     found = only(find_study(name, check_options=not show), chosen or ())  # a list is there at once, without torch
     seconds = None if limit is None else seconds_in(limit, "--limit")
-    folder = results or Path("results") / found.name
+    folder = rows_folder(results, found.name)
     if show:
         _list(found, folder)
         return
@@ -107,6 +113,15 @@ def study(
         raise typer.Exit(1)
     if seconds is not None and tally.done + tally.elsewhere < len(found.trials):
         raise typer.Exit(TIME_IS_OVER)
+
+
+def rows_folder(given: Path | None, study: str) -> Path:
+    """The folder of a study's rows: the one given, or that of the study in it where it is one of all studies."""
+    if given is None:
+        return Path("results") / study
+    inner = given / study
+    is_inside = any((inner / name).exists() for name in ("trials.jsonl", "trials"))
+    return inner if is_inside and not (given / "trials.jsonl").exists() else given
 
 
 def _list(study: Study, results: Path) -> None:
