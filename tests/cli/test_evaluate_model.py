@@ -29,6 +29,7 @@ def test_a_model_that_goes_by_colour_is_found_out_before_anything_is_trained(ipg
                 "disagreement": share(12, 12),
                 "first_right": half,  # red says above
                 "second_right": half,
+                "predicted_classes": 2,
                 "labels": {
                     "above": {"disagreement": all_, "first_right": all_, "second_right": none},
                     "below": {"disagreement": all_, "first_right": none, "second_right": all_},

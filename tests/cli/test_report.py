@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ipg.notebook import Run
+from ipg.report.build import page_data
+
 
 def test_both_runs_stand_on_the_page(ipg, embedded_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/bin/ipg", "report", "plain run", "guided"])
@@ -19,6 +22,17 @@ def test_both_runs_stand_on_the_page(ipg, embedded_runs: Path, tmp_path: Path, m
     assert "ipg report &#39;plain run&#39; guided" in page
     assert "shoe" not in page  # the words of the demo are its own
     assert [entry.name for entry in (tmp_path / "new").iterdir()] == ["page.html"]
+
+
+def test_settings_tell_of_the_pairs_in_a_file_as_they_are(ipg, photos: Path, tmp_path: Path) -> None:
+    """Not of the builder and the number that would have served had there been no file."""
+    guided = ("--method", "ipg", "--epochs", 1, "--batch", 8, "--output", tmp_path / "guided")
+    data = ("--data", photos / "photos.csv", "--size", 16, "--model", "small_cnn", "--pairs", photos / "pairs.csv")
+    assert ipg("train", *data, *guided).code == 0
+    views = page_data([Run.load(photos / "plain"), Run.load(tmp_path / "guided")]).runs
+    assert [view.config["held_out_pairs"] for view in views] == [4, 4]
+    assert [view.config["pair_builder"] for view in views] == ["own", "own"]
+    assert [view.config["pairs"] for view in views] == [f"{photos / 'pairs.csv'} ({count})" for count in (0, 8)]
 
 
 def test_one_run_is_enough_and_the_page_lands_here(ipg, finished: Path, tmp_path: Path) -> None:

@@ -137,13 +137,26 @@ def _view(run: Run, name: str, folder: str) -> RunView:
     return RunView(
         name,
         method,
-        run.result["config"],
+        run.result["config"] | _pairs_there(run),
         run.epochs,
         result,
         role,  # type: ignore[arg-type]
         answers(run),
         folder,
     )
+
+
+def _pairs_there(run: Run) -> dict[str, object]:
+    """What the settings of a run say of pairs that it read from a file: how those were made, and how many there are."""
+    if not isinstance(run.config.pairs, str):
+        return {}
+    guide, held_out = run.materials.pairs, run.materials.held_out
+    builders = {pairs.builder for pairs in (guide, held_out) if pairs is not None}
+    return {
+        "pairs": f"{run.result['config']['pairs']} ({0 if guide is None else len(guide)})",
+        "pair_builder": "+".join(sorted(builders)) or None,
+        "held_out_pairs": 0 if held_out is None else len(held_out),
+    }
 
 
 def _named_by_class(metrics: Mapping[str, Any] | None, table: ImageTable) -> Mapping[str, Any] | None:
