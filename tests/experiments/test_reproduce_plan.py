@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from ipg.config import ConfigError
-from ipg.experiments.arms import published
-from ipg.experiments.reproduce.plan import load_reproduction, names, read_reproduction
+from ipg.experiments.arms import published, run_of
+from ipg.experiments.reproduce.plan import Cell, load_reproduction, names, read_reproduction
+from ipg.experiments.reproduce.rows import Measured
+from ipg.experiments.reproduce.table import table_of
 from ipg.experiments.study import find_study
 
 SMALL = """
@@ -59,6 +61,51 @@ def test_fishrs_figure_stands_beside_the_mean_over_its_test_environments() -> No
     assert shown.figures["average"].mean == 68.8
     assert {trial.dataset for trial in shown.trials} == {f"colored_mnist_test{n}" for n in range(3)}
     assert len(shown.trials) == 30
+
+
+def cells_of(name: str, dataset: str) -> dict[str, Cell]:
+    return {cell.name: cell for cell in load_reproduction(name).cells if cell.dataset == dataset}
+
+
+def test_all_of_celeba_is_an_arm_that_says_what_it_needs() -> None:
+    found = cells_of("accuracy_celeba", "celeba")["IPG, ResNet-50, edited pairs"]
+    assert found.by_the_paper
+    assert {(trial.config.model, trial.config.pairs) for trial in found.trials} == {("resnet50", "pairs-edited-1208")}
+    assert found.figures["worst_group"].mean == 74.7
+    page = table_of(load_reproduction("accuracy_celeba"), [Measured(found, ())]).markdown()
+    assert "not run: needs all of CelebA, ImageNet weights of ResNet-50 and pairs edited by FLUX.1 Kontext" in page
+
+
+def test_what_counts_on_the_reverse_task_lies_outside_of_the_masks() -> None:
+    cells = cells_of("accuracy_waterbirds100", "waterbirds100_reverse")
+    for name in ("EPG IxG", "GALS with masks"):
+        trials = cells[name].trials
+        assert {(trial.config.options["outside"], trial.config.model) for trial in trials} == {
+            (True, "mobilenetv2_100")
+        }
+        assert not cells_of("accuracy_waterbirds100", "waterbirds100")[name].trials[0].config.options["outside"]
+    assert cells["EPG IxG"].figures["worst_group"].mean == 56.5
+
+
+def test_the_cost_of_ncm_and_eva_e_is_measured() -> None:
+    cells = cells_of("runtime", "colored_mnist")
+    assert cells["EvA-E (re-derived)"].figures["cost"].mean == 1.0
+    (first, *_) = cells["NCM on pixels, a linear network"].trials
+    assert (first.method, first.config.model) == ("ncm", "linear")
+    assert not cells["NCM on pixels, a linear network"].figures
+
+
+def test_our_settings_on_celeba_with_fewer_pairs() -> None:
+    cells = cells_of("pairs", "celeba_subset")
+    ours = {name: cell.trials[0].config.pairs for name, cell in cells.items() if cell.protocol == "ours"}
+    assert ours == {
+        "40 pairs, our settings": "pairs-40",
+        "124 pairs, our settings": "pairs-124",
+        "388 pairs, our settings": "pairs-388",
+        "890 pairs, our settings": "pairs-matched",
+    }
+    tuned = find_study("celeba_subset_tuned").trials
+    assert {run_of(trial) for trial in cells["890 pairs, our settings"].trials} & {run_of(trial) for trial in tuned}
 
 
 def test_one_run_is_one_trial_whatever_it_is_called() -> None:

@@ -16,6 +16,8 @@
     config = { … }                      # over those
     vary = { pairs = [40, 124] }        # every combination is a cell
     folder = "pairs-{pairs}"            # where pairs of photographs are, as here where not given
+    network = "resnet50"                # the paper's network in place of MobileNetV2
+    needs = "…"                         # what nobody has by default; the network's weights where not given
     study = { name = "…", dataset = "…" }   # in place of config and vary: the arm of a study, whose rows count; with
                                         # config = { … } the one of several that has these settings; with
                                         # datasets = [ … ] in place of dataset the mean over them, seed by seed
@@ -53,7 +55,8 @@ _KEYS = (
     "quick", "settings",
 )  # fmt: skip
 _ARM_KEYS = (
-    "name", "paper", "datasets", "protocol", "method", "config", "vary", "folder", "seeds", "network", "quick", "study",
+    "name", "paper", "datasets", "protocol", "method", "config", "vary", "folder", "seeds", "network", "needs", "quick",
+    "study",
 )  # fmt: skip
 
 
@@ -250,8 +253,15 @@ def _cells(name: str, content: Mapping[str, Any], arm: Mapping[str, Any], *, qui
                 varied=words,
                 trials=tuple(arm_trials(name, {}, made)),
                 figures=_figures(content, dataset, arm.get("paper", "").format(**words)),
-                needs=shared()["files"][shared()["resnet50"]["weights"]] if "network" in arm else None,
+                needs=_needs(arm),
             )
+
+
+def _needs(arm: Mapping[str, Any]) -> str | None:
+    """What an arm needs that nobody has by default: as it says, else the weights of the paper's network."""
+    weights = shared()["files"][shared()["resnet50"]["weights"]] if "network" in arm else None
+    needs: str | None = arm.get("needs", weights)
+    return needs
 
 
 def _of_study(content: Mapping[str, Any], arm: Mapping[str, Any]) -> Cell:
