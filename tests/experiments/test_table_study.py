@@ -137,6 +137,50 @@ def test_cells_say_what_a_reader_needs(table: StudyTable) -> None:
     assert "a | machine_1; torch 9.9, Python 3.99" in table.origin
 
 
+def test_groups_have_columns_on_request(
+    tmp_path: Path, write: Path, rows: list[dict[str, Any]], table: StudyTable
+) -> None:
+    """Balanced accuracy by hand: class low 10 of 20 and 5 of 5 right, class high 1 of 4: (15/25 + 1/4) / 2."""
+    assert "balanced accuracy" not in table.head
+    groups = {"low, red": (0.5, 20), "low, green": (1.0, 5), "high, red": (0.25, 4), "high, green": (None, 0)}
+    rows[3]["metrics"]["groups"] = {name: {"accuracy": a, "count": n} for name, (a, n) in groups.items()}
+    rows[0]["metrics"]["balanced"] = 0.7
+    write.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    found = study_table(measured_of(load_study(tmp_path / "mine.toml"), write), FIGURES, groups=True)
+    plain, guided, _ = [dict(zip(found.head, line, strict=True)) for line in found.cells]
+    assert (guided["balanced accuracy"], guided["low, red"], guided["high, red"]) == ("42.5", "50.0", "25.0")
+    assert (guided["high, green"], plain["high, red"]) == ("–", "–")
+    assert plain["low, red"] == "20.0 ± 10.0 (10.0 to 30.0)"
+    assert plain["balanced accuracy"].startswith("40.0 ± ")  # 70, 20 and 30 %
+    assert found.records()[1]["group: low, red"] == 0.5
+    for form in (*FORMATS.values(), as_html):
+        assert form(found)
+
+
+def test_two_arms_are_compared_seed_by_seed(tmp_path: Path, write: Path, rows: list[dict[str, Any]]) -> None:
+    """IPG has seeds 0 and 1: 80 and 90 % against 10 and 20 %, so 70 points more, twice."""
+    trial = load_study(tmp_path / "mine.toml").trials[4]
+    second = {**rows[3], "seed": trial.seed, "metrics": {**rows[3]["metrics"], "average": 0.9}}
+    write.write_text("".join(json.dumps(row) + "\n" for row in [*rows, second]), encoding="utf-8")
+    measured = measured_of(load_study(tmp_path / "mine.toml"), write)
+    for names in (("ipg", "erm"), ("2", "1"), ("ipg/paper", "erm/paper")):
+        found = study_table(measured, FIGURES, compare=names)
+        worst, average = found.compared
+        assert (average.seeds, average.result.p) == (2, 0.5)
+        assert average.result.difference.mean == pytest.approx(0.7)
+        assert worst.result.values == pytest.approx((0.35, 0.3))  # 40 % of either, less 5 and 10 %
+        told = found.notes[-2]
+        assert told.startswith("IPG (paper, line 2) less ERM (paper, line 1) over the 2 seeds that both have")
+        assert "accuracy +70.0 ± 0.0 (+70.0 to +70.0), p 0.5" in told
+    assert json.loads(FORMATS["json"](found))["compared"][1]["difference"] == pytest.approx(0.7)
+    for names, says in (
+        (("ipg", "lff"), r"--compare lff: no arm is called so; .*\(1: erm/paper, 2: ipg/paper, 3: jtt/unified\)"),
+        (("ipg", "jtt"), "the two have no seed in common"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            study_table(measured, FIGURES, compare=names)
+
+
 def test_markdown_has_a_cell_for_each(table: StudyTable) -> None:
     lines = [line for line in FORMATS["md"](table).splitlines() if line.startswith("|")]
     assert len(lines) == 2 + 3

@@ -17,6 +17,8 @@ EXAMPLES = """
 `ipg table mine.toml --results results --format latex --output table.tex`: a study of your own, for a paper
 
 `ipg table colored_mnist --format csv`: every number apart, for a spreadsheet
+
+`ipg table waterbirds100_tuned --groups --compare 1 3`: with the accuracy of every group, and two arms seed by seed
 """
 
 KNOWN_BY = {"md": 0, "csv": 0, "latex": 3, "json": 1}
@@ -32,6 +34,17 @@ def table(
     ] = Path("results"),
     format_: Annotated[str, typer.Option("--format", help="md, latex, csv, json or html.")] = "md",
     output: Annotated[Path | None, typer.Option(help="File to write; printed where not given.")] = None,
+    groups: Annotated[
+        bool, typer.Option("--groups", help="Columns for balanced accuracy and for the accuracy of every group.")
+    ] = False,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            help="Compare two arms over the seeds that both have: each by its method, METHOD/PROTOCOL or the number of "
+            "its line.",
+            metavar="ARM ARM",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is no table of this study.")] = False,
 ) -> None:
     """Show a study as a table: ours beside the paper's, the difference, seeds, selection rule, hardware and commit.
@@ -52,6 +65,8 @@ def table(
     formats = {**FORMATS, "html": as_html}
     if format_ not in formats:
         raise ValueError(f"there is no format {format_!r}; there are {', '.join(formats)}")
+    if compare is not None and format_ == "csv":
+        raise ValueError("--compare: a table as csv has no place for what stands beneath it; choose another --format")
     places = [results / study.name / "trials.jsonl", results / "trials.jsonl"]
     file = next((place for place in places if place.exists()), None)
     if file is None:
@@ -59,7 +74,7 @@ def table(
     found = measured_of(study, file)
     if not any(arm.rows for arm in found.arms):
         raise ValueError(f"{file} has no row of a trial of {study.name}; make them with: ipg study {name}")
-    text = formats[format_](study_table(found, published()))
+    text = formats[format_](study_table(found, published(), groups=groups, compare=compare))
     if output is None:
         typer.echo(text, nl=False)
         return

@@ -66,7 +66,8 @@ def as_csv(table: StudyTable) -> str:
 def as_json(table: StudyTable) -> str:
     """The same as an object, with what all arms share."""
     content = {"study": table.study, "split": table.split, "shared": table.shared, "origin": table.origin}
-    return json.dumps({**content, "arms": table.records()}, indent=2, ensure_ascii=False) + "\n"
+    compared = {"compared": [one.record() for one in table.compared]} if table.compared else {}
+    return json.dumps({**content, "arms": table.records(), **compared}, indent=2, ensure_ascii=False) + "\n"
 
 
 FORMATS: dict[str, Callable[[StudyTable], str]] = {
