@@ -63,6 +63,33 @@ def test_the_folder_says_which_data_it_is_of(ipg, refused, shapes: tuple[str, ..
     assert ipg("pairs", "audit", "p", "--data", "shapes/labels.csv").code == 0
 
 
+def test_the_audit_compares_images_at_the_size_that_is_given(
+    ipg, refused, shapes: tuple[str, ...], monkeypatch
+) -> None:
+    from ipg.pairs.references import References
+
+    sides: list[int] = []
+    read = References.image
+
+    def noting(references: References, name: str) -> torch.Tensor:
+        sides.append(read(references, name).shape[-1])
+        return read(references, name)
+
+    monkeypatch.setattr(References, "image", noting)
+    assert ipg("pairs", "build", "random", *shapes, "--split", "validation", "--count", "2", "--output", "p").code == 0
+    for given, expected in (((), 32), (("--size", "20"), 20), (("--data", "shapes/labels.csv", "--size", "24"), 24)):
+        sides.clear()
+        assert ipg("pairs", "audit", "p", "--dry-run", *given).code in (0, 1)
+        assert set(sides) == {expected}
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (40, 40), "red" if name == "a.png" else "blue").save(name)
+    Path("own.csv").write_text("first,second,label,split\na.png,b.png,disc,train\n", encoding="utf-8")
+    for given, expected in (((), 224), (("--size", "20"), 20)):  # no data set is known
+        sides.clear()
+        assert ipg("pairs", "audit", "own.csv", "--dry-run", *given).code in (0, 1)
+        assert set(sides) == {expected}
+
+
 def test_an_audit_that_leaves_nothing(ipg, shapes: tuple[str, ...]) -> None:
     ipg("pairs", "build", "background", *shapes, "--masks", "masks", "--count", "4", "--output", "pairs")
     lines = ["image,label"]

@@ -34,6 +34,9 @@ def audit(
     manifest: Annotated[Path, typer.Argument(help="A manifest, or the folder it is in.", metavar="MANIFEST")],
     data: Annotated[str | None, typer.Option(help="The data set, where the folder does not say.")] = None,
     data_path: Annotated[str | None, typer.Option(help="Where its files are, if they have moved.")] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Side at which images are compared, in pixels; that of the pairs, or 224.", min=1)
+    ] = None,
     masks: Annotated[
         Path | None, typer.Option(help="Folder or zip of masks of objects, for pairs that bring none.")
     ] = None,
@@ -72,7 +75,7 @@ def audit(
     if run is not None and predictions is not None:
         raise ValueError("--model and --predictions both say what is in the images; give one of them")
     read = Manifest.read(manifest)
-    found = open_data(read.folder, data, data_path)
+    found = open_data(read.folder, data, data_path, size)
     opinions = _opinions(run, predictions, device)
     mask_of = None if masks is None else _masks(masks, keep, found)
     with bar("pairs") as progress:
@@ -85,6 +88,7 @@ def audit(
             features_of=opinions.features,
             limits=Limits(kept, changed, features, others),
             mask_of=mask_of,
+            size=size,
             progress=progress,
         )
     counts = summary(judged)

@@ -34,18 +34,21 @@ def load_data(name: str, path: str | None, size: int | None, seed: int, reading:
     return Data(listing.table(size), listing)
 
 
-def open_data(folder: Path, name: str | None, path: str | None) -> Data | None:
-    """The data set of the pairs in `folder`: the one named, else the one they were made from; None where none is."""
+def open_data(folder: Path, name: str | None, path: str | None, size: int | None = None) -> Data | None:
+    """The data set of the pairs in `folder`: the one named, else the one they were made from; None where none is.
+
+    Its images have the side `size`, else the one that the pairs were made at.
+    """
     record: dict[str, Any] = next((one["settings"] for one in read_record(folder).values()), {})
     known = _found(record.get("data"), folder)
     if not (name or known):
         return None
     if name and (known is None or placed(name) != placed(known)):
-        return load_data(name, path, None, 0)
+        return load_data(name, path, size, 0)
     wanted, place = name or str(known), path or record.get("data_path")
     if is_own(wanted) and place is None and ("/" in wanted or "\\" in wanted) and not Path(wanted).exists():
         raise DataError(f"{folder / RECORD}: the pairs are of {wanted}, which is not there; say where with --data")
-    return load_data(wanted, place, record.get("size"), int(record.get("seed", 0)), Reading.kept(record))
+    return load_data(wanted, place, size or record.get("size"), int(record.get("seed", 0)), Reading.kept(record))
 
 
 def _found(data: Any, folder: Path) -> str | None:
