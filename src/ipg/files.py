@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["leftovers", "replacing", "sweep", "write_json", "write_jsonl", "write_tensors", "write_text"]
+__all__ = [
+    "SHARED", "leftovers", "make_private", "replacing", "sweep", "write_json", "write_jsonl", "write_tensors",
+    "write_text",
+]  # fmt: skip
+
+SHARED = "IPG_SHARED"
+"""The environment variable that lets the umask say who may enter folders of runs and caches."""
 
 fcntl: ModuleType | None = import_module("fcntl") if find_spec("fcntl") else None
 """Locks of the operating system; None on Windows."""
@@ -26,6 +32,16 @@ TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 """What the temporary files of this module are called."""
 _swept: set[Path] = set()
 """Folders that this process has looked through."""
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that its user alone may enter; one that is there is left as it is.
+
+    Folders above it that are missing are made as the umask says, and so is this one where `IPG_SHARED` is set to
+    anything but 0.
+    """
+    shared = os.environ.get(SHARED, "0") not in ("", "0")
+    folder.mkdir(mode=0o777 if shared else 0o700, parents=True, exist_ok=True)
 
 
 @contextmanager

@@ -39,6 +39,38 @@ def test_a_file_that_is_being_written_is_for_no_more(umask: int, tmp_path: Path)
         assert stat.S_IMODE(temporary.stat().st_mode) == 0o666 & ~umask
 
 
+@pytest.mark.parametrize(("shared", "mode"), [(None, 0o700), ("0", 0o700), ("1", 0o755)])
+def test_folders_of_runs_and_caches_are_for_the_user_alone_unless_shared(
+    make_table: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: str | None, mode: int
+) -> None:
+    """Under the usual umask, which lets everybody read."""
+    from ipg.data.load import DATASETS
+
+    monkeypatch.setitem(DATASETS, "bars", lambda path, size, seed: make_table(seed=seed))
+    monkeypatch.setenv("IPG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("IPG_SHARED", raising=False)
+    if shared is not None:
+        monkeypatch.setenv("IPG_SHARED", shared)
+    for label in ("cat", "dog"):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "photos" / label / "1.png")
+    (tmp_path / "there").mkdir(mode=0o755)
+    before = os.umask(0o022)
+    try:
+        for method, name in (("jtt", "new/run"), ("erm", "there")):  # the first has a run before it, inside
+            done = CliRunner().invoke(app, ["train", "--data", "bars", "--epochs", "1", "--method", method,
+                "--held-out-pairs", "8", "--output", str(tmp_path / name)])  # fmt: skip
+            assert done.exit_code == 0, done.output
+        assert CliRunner().invoke(app, ["data", "check", str(tmp_path / "photos"), "--size", "8"]).exit_code == 0
+    finally:
+        os.umask(before)
+    modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in
+             ("new", "new/run", "new/run/first_stage", "there", "cache", "cache/images")}  # fmt: skip
+    assert modes.pop("new") == 0o755
+    assert modes.pop("there") == 0o755  # which was there
+    assert modes == dict.fromkeys(modes, mode)
+
+
 def test_a_run_and_its_caches_are_for_the_user_alone(
     make_table: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ from ipg.data.errors import DataError, ProblemsError
 from ipg.data.locations import cache_folder
 from ipg.data.parallel import in_order
 from ipg.data.sources import Source
-from ipg.files import leftovers, replacing, write_json
+from ipg.files import leftovers, make_private, replacing, write_json
 
 __all__ = ["CacheEntry", "UnreadableError", "cached_images", "clear_cache", "list_cache"]
 
@@ -90,7 +90,8 @@ def cached_images(
     shape = (len(names), channels, size, size)
     try:
         if not _is_whole(path, shape):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(cache_folder())
+            make_private(path.parent)
             with FileLock(path.with_suffix(".lock")):
                 if not _is_whole(path, shape):
                     if check is not None:

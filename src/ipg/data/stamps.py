@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ipg.data.locations import cache_folder
 from ipg.data.parallel import in_order
-from ipg.files import write_text
+from ipg.files import make_private, write_text
 
 __all__ = ["Stamp", "stamp_files"]
 
@@ -51,6 +51,8 @@ def stamp_files(folder: Path, names: Sequence[str]) -> list[Stamp]:
     fresh = {name: facts for name, (facts, settled) in zip(names, found, strict=True) if settled}
     if fresh:
         with suppress(OSError):  # without a record the files are read again next time
+            make_private(cache_folder())
+            make_private(record.parent)
             write_text(record, json.dumps({**known, **fresh}))
     return [Stamp(facts[0], facts[3]) for facts, _ in found]
 

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from ipg.config import RunConfig
-from ipg.files import leftovers, write_json, write_jsonl
+from ipg.files import leftovers, make_private, write_json, write_jsonl
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 
 __all__ = ["FIRST_STAGE", "FolderError", "RunFolder"]
@@ -48,7 +48,9 @@ class RunFolder:
         Raises:
             FolderError: another process holds it, or it is the folder of another run.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        if self.path.name == FIRST_STAGE:  # which is there before the run that it is a part of
+            make_private(self.path.parent)
+        make_private(self.path)
         self._check(identity)  # before the lock, so that a folder of something else is left as it is
         lock = FileLock(self.path / "lock", timeout=0)
         try:
