@@ -281,7 +281,7 @@ def test_the_small_version_runs_and_says_what_it_is(small: Path) -> None:
     place = Place(small / "results", small / "out", device="cpu", workers=1, console=Console(quiet=True))
     written = reproduce.reproduce("small", place, quick=True)
     assert written.failed == 0
-    tables = {"table.md", "table.csv", "table.json", "table.tex"}
+    tables = {"table.md", "table.csv", "table.json", "table.tex", "report.html"}
     assert {path.name for path in written.files} == tables | {"small-colored_mnist.svg"}
     tex = (written.folder / "table.tex").read_text(encoding="utf-8")
     assert r"\begin{tabular}{lll" in tex
@@ -292,6 +292,12 @@ def test_the_small_version_runs_and_says_what_it_is(small: Path) -> None:
     assert "difference" not in page
     assert "quick" in (written.folder / "table.csv").read_text(encoding="utf-8")
     assert "Quick version" in (written.folder / "small-colored_mnist.svg").read_text(encoding="utf-8")
+    html = (written.folder / "report.html").read_text(encoding="utf-8")
+    assert html.count("Quick version") >= 2  # in its lead and in the figure
+    assert "<h1>Number of pairs</h1>" in html
+    assert html.count("<figure><svg") == 1
+    assert ">bars</th><td>40 pairs</td>" in html
+    assert "**" not in html
     assert not (small / "results").exists()
     rows = (written.folder / "rows" / "small" / "trials.jsonl").read_text(encoding="utf-8")
     assert reproduce.reproduce("small", place, quick=True).failed == 0

@@ -158,11 +158,22 @@ def run_missing(reproduction: Reproduction, place: Place, run: RunTrial = run_tr
 def _write(
     reproduction: Reproduction, folder: Path, table: Table, figures: Mapping[str, str] | None = None
 ) -> tuple[Path, ...]:
-    """The table under its title, with what the paper says above and the figures beneath; all files written."""
+    """The table under its title, with what the paper says above and the figures beneath; all files written.
+
+    Also as a page that holds everything; a note that is a Markdown table of its own is not for it.
+    """
+    from ipg.report.html import check_page, write_page
+    from ipg.report.table_page import table_page
+
+    page = folder / "report.html"
+    check_page(page, remedy="name another folder with --output")
     pictures = [write_text(folder / f"{stem}.svg", svg) for stem, svg in (figures or {}).items()]
     where = f"In the paper: `{reproduction.paper}`. " if reproduction.paper else "Not in the paper. "
     before = [quick_note(reproduction), where + f"What it says: {reproduction.claim}"]
-    return (*write_table(table, folder, reproduction.title, before, pictures), *pictures)
+    notes = [note for note in table.notes if not note.startswith("|")]
+    lead = [text for text in before if text]
+    html = table_page(reproduction.title, lead, table.head, table.lines, notes, (figures or {}).values())
+    return (*write_table(table, folder, reproduction.title, before, pictures), *pictures, write_page(page, html))
 
 
 def _trials(reproduction: Reproduction, place: Place, folder: Path) -> Written:

@@ -244,7 +244,7 @@ def _compared(arms: Sequence[Arm], first: str, second: str) -> tuple[Compared, .
         ]
         if seeds := sorted(values[0].keys() & values[1].keys()):
             result = paired(*([known[seed] for seed in seeds] for known in values))
-            found.append(Compared(*names, metric, len(seeds), result))
+            found.append(Compared(names[0], names[1], metric, len(seeds), result))
     if not found:
         raise ValueError(f"--compare {first} {second}: the two have no seed in common; make more with ipg study")
     return tuple(found)
