@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import re
@@ -11,9 +12,11 @@ from statistics import mean, stdev
 import pytest
 
 from ipg.benchmarks.rows import newest, read
+from ipg.config import RunConfig
 from ipg.data import colored_mnist
 from ipg.data.load import DATASETS
 from ipg.evaluation.selection import pairs
+from ipg.guidance import Guidance
 from ipg.methods import METHODS
 from ipg.methods.options import option_defaults
 
@@ -117,3 +120,16 @@ def test_the_model_of_scaling_follows_from_the_rows(repo_root: Path) -> None:
         times = (f"{reduced:.1f} ms", f"{gathered:.1g} ms", f"{distances:.1g} ms")
         expected.append([f"{gpus:,}", f"{n:,}", *times, *(f"{share:.0%}".replace("%", " %") for share in shares)])
     assert table(text, "GPUs") == expected
+
+
+def test_the_two_sets_of_defaults_are_as_docs_decisions_has_them(repo_root: Path) -> None:
+    rows = table(section(page(repo_root, "decisions.md"), "Two sets of defaults"), "setting")
+    told = {name.strip("`"): (guidance, train) for name, guidance, train, _ in rows}
+    own = {name: parameter.default for name, parameter in inspect.signature(Guidance).parameters.items()}
+    config = RunConfig()
+    differing = {name for name in own if name in vars(config) and vars(config)[name] != own[name]}
+    assert differing == {"margin", "batch_norm", "every"} == {name for name in told if name in own}
+    for name in differing:
+        guidance, train = told[name]
+        assert guidance.strip("`") == str(own[name])
+        assert train.partition(":")[0].strip("`") == str(vars(config)[name])
