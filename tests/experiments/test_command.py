@@ -18,7 +18,7 @@ from ipg.experiments import runner
 from ipg.experiments.cluster import Cluster
 from ipg.experiments.runner import Tally, read_rows
 from ipg.experiments.store import Store
-from ipg.experiments.study import load_study
+from ipg.experiments.study import Study, load_study
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state", "bars")
 
@@ -251,6 +251,37 @@ def test_a_worker_begins_before_torch_is_loaded() -> None:
     code = "import sys, ipg.experiments.workers; print(sorted({'torch', 'numpy', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_a_study_by_another_network_has_trials_and_rows_of_its_own(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (files / "quick.toml").read_text(encoding="utf-8").replace("[base]\n", '[base]\nweights = "a.safetensors"\n')
+    (files / "quick.toml").write_text(text, encoding="utf-8")
+    given: list[Study] = []
+
+    def keep(study: Study, results: Path, **options: Any) -> Tally:
+        given.append(study)
+        return Tally(3, 0, 0)
+
+    monkeypatch.setattr(runner, "run_study", keep)
+    other = ("--model", "resnet50", "--weights", "b.safetensors", "--normalization", "half")
+    assert ipg("study", "quick.toml").code == ipg("study", "quick.toml", *other).code == 0
+    plain, changed = ({trial.key for trial in study.trials} for study in given)
+    assert not plain & changed
+    settings = {(trial.config.model, trial.config.weights, trial.config.normalization) for trial in given[1].trials}
+    assert settings == {("resnet50", "b.safetensors", "half")}
+    (files / "results" / "quick").mkdir(parents=True)
+    (files / "results" / "quick" / "trials.jsonl").write_text(
+        f"{json.dumps({'key': min(changed)})}\n", encoding="utf-8"
+    )
+    assert ", 0 done, " in ipg("study", "quick.toml", "--list").out
+    assert ", 1 done, " in ipg("study", "quick.toml", "--list", *other).out
+    for verb in ("study", "table"):
+        done = ipg(verb, "quick.toml", "--model", "resnet50")
+        assert (done.code, done.err) == (
+            2, "ipg: --model resnet50: say with --weights where its weights are, a file or pretrained\n",
+        )  # fmt: skip
 
 
 def test_the_folder_of_all_studies_will_do(files: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from ipg.experiments.reproduce.run import Place, main
 from ipg.experiments.reproduce.runtime import step_table, with_cost
 from ipg.experiments.reproduce.table import quick_note, table_of
 from ipg.experiments.runner import Tally
-from ipg.experiments.study import Study, Trial
+from ipg.experiments.study import Network, Study, Trial
 
 SMALL = """
 title = "Number of pairs"
@@ -452,3 +452,25 @@ def test_what_has_no_trials_is_chosen_by_its_data_alone() -> None:
     for rule in ("seed=1", "dataset=c"):
         with pytest.raises(ConfigError, match="expected dataset=NAME, one or several of a, b"):
             reproduce_plan.chosen_datasets(["a", "b"], [rule])
+
+
+def test_another_network_is_run_and_its_rows_are_told_apart(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's, for those who have its weights."""
+    text = SMALL.replace('network = "resnet50"\n', "")
+    (small / "reproductions" / "01-small.toml").write_text(text, encoding="utf-8")
+    network = Network("resnet50.safetensors", "resnet50")
+    before, found = load_reproduction("small"), reproduce_plan.with_network(load_reproduction("small"), network)
+    assert [cell.trials for cell in found.cells[:2]] == [cell.trials for cell in before.cells[:2]]  # ColoredMNIST
+    mine, theirs = (next(c for c in known.cells if c.dataset == "waterbirds100") for known in (before, found))
+    assert theirs.by_the_paper
+    assert not mine.by_the_paper
+    rows = [row(theirs.trials[0], 0.8)]
+    assert [len(entry.rows) for entry in measure(found, rows) if entry.cell is theirs] == [1]
+    assert not any(entry.rows for entry in measure(before, rows))
+    asked = runs_of(monkeypatch)
+    written = reproduce.reproduce("small", part(small, network=network, only=("dataset=waterbirds100",)))
+    assert len(asked) == 1
+    page = (written.folder / "table.md").read_text(encoding="utf-8")
+    assert "network `resnet50`, weights `resnet50.safetensors`, in place of" in page
+    with pytest.raises(ValueError, match="no trial of small starts from weights"):
+        reproduce.reproduce("small", part(small, network=network), quick=True)

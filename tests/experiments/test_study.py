@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ipg.config import ConfigError, RunConfig
-from ipg.experiments.study import ADDED, STUDIES, Study, Trial, find_study, load_study
+from ipg.experiments.study import ADDED, STUDIES, Network, Study, Trial, find_study, load_study
 from ipg.methods import METHODS
 
 STUDY = """
@@ -243,3 +243,22 @@ def test_titles(tmp_path: Path) -> None:
     titles = [trial.title for trial in study_of(tmp_path).trials]
     assert titles[1] == "erm (paper) 40 pairs, alpha 0.5, every 4, seed 1"
     assert titles[2] == "joint order=sum (tuned) 40 pairs, alpha 0.2, every 4, seed 7"
+
+
+def test_another_pretrained_network_makes_other_trials() -> None:
+    """Those that start from weights: keys and settings tell them apart; the others are as they were."""
+    trials = find_study("waterbirds100_tuned").trials[:2]
+    plain = replace(trials[0], config=trials[0].config.with_changes(weights=None))
+    found = Network("resnet50.safetensors", "resnet50").over([*trials, plain], "it")
+    config = found[0].config
+    assert (config.model, config.weights, config.normalization) == ("resnet50", "resnet50.safetensors", "imagenet")
+    assert found[2] is plain
+    assert len({trial.key for trial in (*trials, *found)}) == 5
+    (own,) = Network("mine.safetensors").over(trials[:1], "it")
+    assert (own.config.model, own.config.normalization) == ("mobilenetv2_100", "half")  # the study's own
+    (hub,) = Network("pretrained", "resnet50").over(trials[:1], "it")
+    assert hub.config.normalization is None  # as the weights say
+    (given,) = Network("x", "resnet50", "0.5/0.2").over(trials[:1], "it")
+    assert given.config.normalization == "0.5/0.2"
+    with pytest.raises(ValueError, match="--weights x: no trial of it starts from weights"):
+        Network("x").over([plain], "it")

@@ -16,10 +16,30 @@ from ipg.config import PANELS, ConfigError, RunConfig, field_help
 
 if TYPE_CHECKING:
     from ipg.experiments.cluster import Cluster
+    from ipg.experiments.study import Network
 
 __all__ = [
-    "MOVED", "TIME_IS_OVER", "AttributeColumn", "ClusterAddress", "Cpus", "Engine", "Gpus", "LabelColumn", "Limit",
-    "Only", "PathColumn", "SplitSeed", "check_cluster", "cluster_of", "data_name", "with_settings", "with_settings_but",
+    "MOVED",
+    "TIME_IS_OVER",
+    "AttributeColumn",
+    "ClusterAddress",
+    "Cpus",
+    "Engine",
+    "Gpus",
+    "LabelColumn",
+    "Limit",
+    "Only",
+    "OtherModel",
+    "OtherNormalization",
+    "OtherWeights",
+    "PathColumn",
+    "SplitSeed",
+    "check_cluster",
+    "cluster_of",
+    "data_name",
+    "network_of",
+    "with_settings",
+    "with_settings_but",
 ]  # fmt: skip
 
 FLAGS = {"start": "--from"}
@@ -41,6 +61,25 @@ Only = Annotated[
 ]
 Limit = Annotated[
     str | None, typer.Option(help="Stop after so long (90s, 30m, 2h), with trials under way saved.", metavar="TIME")
+]
+OtherModel = Annotated[
+    str | None,
+    typer.Option("--model", help="Another network for trials that start from weights, e.g. resnet50.", metavar="NAME"),
+]
+OtherWeights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        help="Other weights for these trials: a file, here or beside the data, or pretrained.",
+        metavar="FILE",
+    ),
+]
+OtherNormalization = Annotated[
+    str | None,
+    typer.Option(
+        "--normalization",
+        help="How images are normalised for --weights; imagenet where --model names a network and this is not given.",
+    ),
 ]
 ClusterAddress = Annotated[
     str | None, typer.Option("--cluster", help="Run on a Ray cluster: its address, or auto.", metavar="ADDRESS")
@@ -73,6 +112,18 @@ def cluster_of(address: str | None, cpus: float | None, gpus: float | None) -> C
     from ipg.experiments.cluster import Cluster
 
     return None if address is None else Cluster(address, 1 if cpus is None else cpus, gpus)
+
+
+def network_of(model: str | None, weights: str | None, normalization: str | None) -> Network | None:
+    """The network that was asked for in place of the trials' own."""
+    from ipg.experiments.study import Network
+
+    if weights is None:
+        if model is not None or normalization is not None:
+            given = "--normalization" if model is None else f"--model {model}"
+            raise ValueError(f"{given}: say with --weights where its weights are, a file or pretrained")
+        return None
+    return Network(weights, model, normalization)
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from ipg.cli.options import TIME_IS_OVER, ClusterAddress, Cpus, Engine, Gpus, Limit, Only, check_cluster, cluster_of
+from ipg.cli.options import (
+    TIME_IS_OVER,
+    ClusterAddress,
+    Cpus,
+    Engine,
+    Gpus,
+    Limit,
+    Only,
+    OtherModel,
+    OtherNormalization,
+    OtherWeights,
+    check_cluster,
+    cluster_of,
+    network_of,
+)
 
 __all__ = ["EXAMPLES", "reproduce"]
 
@@ -22,6 +36,9 @@ EXAMPLES = """
 
 `ipg reproduce alpha_tau --only dataset=colored_mnist --seeds 3 --limit 9m`: a part of it, three seeds, within ten
 minutes; the table says how many seeds it has
+
+`ipg reproduce ablation --data-path waterbirds100=data --model resnet50 --weights resnet50.safetensors`: photographs by
+the paper's network, whose weights you have
 
 `ipg reproduce ablation --table-only`: the table of the rows there are; nothing is run
 
@@ -55,6 +72,9 @@ def reproduce(
     cluster: ClusterAddress = None,
     cpus: Cpus = None,
     gpus: Gpus = None,
+    model: OtherModel = None,
+    weights: OtherWeights = None,
+    normalization: OtherNormalization = None,
     chosen: Only = None,
     seeds: Annotated[
         int | None, typer.Option(help="Only the first so many seeds of each setting; all where not given.", min=1)
@@ -92,6 +112,7 @@ def reproduce(
         only=tuple(chosen or ()),
         seeds=seeds,
         cluster=cluster_of(cluster, cpus, gpus),
+        network=network_of(model, weights, normalization),
         limit=None if limit is None else seconds_in(limit, "--limit"),
     )
     written = run(name, place, quick=quick)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipg.cli.options import TIME_IS_OVER, ClusterAddress, Cpus, Engine, Gpus, Limit, Only, check_cluster, cluster_of
+from ipg.cli.options import (
+    TIME_IS_OVER,
+    ClusterAddress,
+    Cpus,
+    Engine,
+    Gpus,
+    Limit,
+    Only,
+    OtherModel,
+    OtherNormalization,
+    OtherWeights,
+    check_cluster,
+    cluster_of,
+    network_of,
+)
 
 if TYPE_CHECKING:
     from ipg.experiments.store import Store
@@ -30,6 +45,9 @@ EXAMPLES = """
 `ipg study mine.toml --cluster auto --cpus 4 --gpus 1`: on a Ray cluster, a trial on four cores and a GPU
 
 `ipg study mine.toml --only method=ipg --only seed=0,1 --limit 55m`: a part of it, for at most 55 minutes
+
+`ipg study waterbirds100_tuned --data-path waterbirds --model resnet50 --weights resnet50.safetensors`: with the paper's
+network, whose weights you have; its rows stand beside the others, and the command table shows them with the same options
 
 **A study file.** Every arm is run once a seed, with the settings of `[base]` and its own:
 
@@ -75,6 +93,9 @@ def study(
     cluster: ClusterAddress = None,
     cpus: Cpus = None,
     gpus: Gpus = None,
+    model: OtherModel = None,
+    weights: OtherWeights = None,
+    normalization: OtherNormalization = None,
     chosen: Only = None,
     limit: Limit = None,
     show: Annotated[
@@ -90,7 +111,10 @@ def study(
     from ipg.experiments.study import find_study, only
     from ipg.words import seconds_in
 
-    found = only(find_study(name, check_options=not show), chosen or ())  # a list is there at once, without torch
+    whole = find_study(name, check_options=not show)  # a list is there at once, without torch
+    if (network := network_of(model, weights, normalization)) is not None:
+        whole = replace(whole, trials=network.over(whole.trials, whole.name))
+    found = only(whole, chosen or ())
     seconds = None if limit is None else seconds_in(limit, "--limit")
     folder = rows_folder(results, found.name)
     if show:

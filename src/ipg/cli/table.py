@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from ipg.cli.options import OtherModel, OtherNormalization, OtherWeights, network_of
 
 __all__ = ["EXAMPLES", "table"]
 
@@ -34,6 +37,9 @@ def table(
     ] = Path("results"),
     format_: Annotated[str, typer.Option("--format", help="md, latex, csv, json or html.")] = "md",
     output: Annotated[Path | None, typer.Option(help="File to write; printed where not given.")] = None,
+    model: OtherModel = None,
+    weights: OtherWeights = None,
+    normalization: OtherNormalization = None,
     groups: Annotated[
         bool, typer.Option("--groups", help="Columns for balanced accuracy and for the accuracy of every group.")
     ] = False,
@@ -54,6 +60,8 @@ def table(
     from ipg.experiments.study import find_study
 
     study = find_study(name)
+    if (network := network_of(model, weights, normalization)) is not None:
+        study = replace(study, trials=network.over(study.trials, study.name))
 
     from ipg.experiments.arms import published
     from ipg.experiments.tables.formats import FORMATS

@@ -29,7 +29,9 @@ from ipg.config import ConfigError, RunConfig, read_toml
 from ipg.data.names import is_own
 from ipg.words import are, did_you_mean, listed
 
-__all__ = ["ADDED", "STUDIES", "Study", "Trial", "arm_trials", "find_study", "load_study", "only", "own_options"]
+__all__ = [
+    "ADDED", "STUDIES", "Network", "Study", "Trial", "arm_trials", "find_study", "load_study", "only", "own_options",
+]  # fmt: skip
 
 STUDIES = Path(__file__).with_name("studies")
 """The project's own studies."""
@@ -130,6 +132,42 @@ class Study:
     decides: str | None = None
     """What settings are chosen by: `average`, `worst_group`, or `pairs`, balanced accuracy times the share of held-out
     pairs that agree. Where nothing is said, what the epochs of all arms are selected by, else `average`."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A pretrained network in the place of the one that trials name: what the paper has, for those who have it.
+
+    Its settings enter the keys of trials and the configurations of rows, so that these are told from others.
+    """
+
+    weights: str
+    """A file, or `pretrained`."""
+    model: str | None = None
+    """The trials' own where it is not given."""
+    normalization: str | None = None
+    """Where not given, ImageNet's for a file of another model's weights, and as `pretrained` ones know themselves."""
+
+    def over(self, trials: Iterable[Trial], name: str) -> tuple[Trial, ...]:
+        """Trials that start from weights, with this network; the others as they are.
+
+        Raises:
+            ValueError: no trial does; `name` says of what.
+        """
+        known = tuple(trials)
+        if all(trial.config.weights is None for trial in known):
+            raise ValueError(f"--weights {self.weights}: no trial of {name} starts from weights; leave it out")
+        return tuple(trial if trial.config.weights is None else self._of(trial) for trial in known)
+
+    def _of(self, trial: Trial) -> Trial:
+        config = trial.config
+        changes: dict[str, Any] = {"weights": self.weights}
+        if self.model is not None:
+            usual = None if self.weights == "pretrained" else "imagenet"
+            changes |= {"model": self.model, "normalization": usual}
+        if self.normalization is not None:
+            changes["normalization"] = self.normalization
+        return replace(trial, config=config.with_changes(**changes))
 
 
 def find_study(name: str, *, check_options: bool = True) -> Study:

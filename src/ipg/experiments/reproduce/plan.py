@@ -32,19 +32,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from ipg.config import ConfigError, read_toml
 from ipg.experiments.arms import Figure, published, run_of
-from ipg.experiments.study import Study, Trial, arm_trials, find_study, only
+from ipg.experiments.study import Network, Study, Trial, arm_trials, find_study, only
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
 
 __all__ = [
     "Cell", "Reproduction", "chosen", "chosen_datasets", "load_reproduction", "names", "shared", "title_of",
+    "with_network",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).with_name("reproductions")
@@ -186,6 +187,24 @@ def read_reproduction(path: Path, name: str, *, quick: bool = False) -> Reproduc
         quick=quick and bool(content.get("arm") or content.get("quick")),
         alone=content.get("alone", False),
     )
+
+
+def with_network(reproduction: Reproduction, network: Network) -> Reproduction:
+    """The same by another pretrained network, wherever trials start from weights; its notes say so.
+
+    Raises:
+        ValueError: none do.
+    """
+    network.over(reproduction.trials, reproduction.name)
+    cells = tuple(
+        replace(cell, trials=network.over(cell.trials, reproduction.name))
+        if any(trial.config.weights for trial in cell.trials)
+        else cell
+        for cell in reproduction.cells
+    )
+    named = "" if network.model is None else f"network `{network.model}`, "
+    notes = f"Rows of photographs: {named}weights `{network.weights}`, in place of those that are named elsewhere."
+    return replace(reproduction, cells=cells, notes=" ".join(filter(None, (reproduction.notes, notes))))
 
 
 def chosen(reproduction: Reproduction, rules: Sequence[str], seeds: int | None) -> tuple[Trial, ...]:

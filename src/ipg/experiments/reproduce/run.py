@@ -23,11 +23,11 @@ from rich.console import Console
 from ipg.data.errors import DataError
 from ipg.experiments.attempt import RunTrial
 from ipg.experiments.cluster import Cluster
-from ipg.experiments.reproduce.plan import Reproduction, chosen, chosen_datasets, load_reproduction
+from ipg.experiments.reproduce.plan import Reproduction, chosen, chosen_datasets, load_reproduction, with_network
 from ipg.experiments.reproduce.rows import Measured, all_rows, measure, missing
 from ipg.experiments.reproduce.table import KEPT_TABLE, Table, quick_note, table_of, write_table
 from ipg.experiments.runner import run_study
-from ipg.experiments.study import Study
+from ipg.experiments.study import Network, Study
 from ipg.experiments.trial import run_trial
 from ipg.files import write_text
 
@@ -58,6 +58,8 @@ class Place:
     """Seconds after which trials under way are saved and the rest is left."""
     cluster: Cluster | None = None
     """Where to run trials instead of on this machine."""
+    network: Network | None = None
+    """In the place of the one that trials which start from weights name."""
 
     def data_path(self, dataset: str) -> str | None:
         """Where a data set is, where that was said."""
@@ -88,6 +90,8 @@ def reproduce(name: str, place: Place, *, quick: bool = False) -> Written:
         DataError: there is not a row, and the files to make one are missing: what, and where to get them.
     """
     reproduction = load_reproduction(name, quick=quick)
+    if place.network is not None:
+        reproduction = with_network(reproduction, place.network)
     _check_choice(reproduction, place)
     folder = place.output / (f"{name}-quick" if quick else name)
     if quick:
