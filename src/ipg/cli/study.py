@@ -47,7 +47,7 @@ EXAMPLES = """
 `ipg study mine.toml --only method=ipg --only seed=0,1 --limit 55m`: a part of it, for at most 55 minutes
 
 `ipg study waterbirds100_tuned --data-path waterbirds --model resnet50 --weights resnet50.safetensors`: with the paper's
-network, whose weights you have; its rows stand beside the others, and the command table shows them with the same options
+network, whose weights you have; its rows stand beside the others; the command table shows them with the same options
 
 **A study file.** Every arm is run once a seed, with the settings of `[base]` and its own:
 
