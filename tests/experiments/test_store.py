@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -232,3 +233,10 @@ def test_a_run_that_ended_with_another_split_begins_anew(
     run = files(store, "a", "config.json", "checkpoint.safetensors", *(["done", "model.safetensors"] if ended else []))
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in epochs), encoding="utf-8")
     assert store.run_folder("a").exists() is goes_on
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs permissions of POSIX")
+def test_a_trial_is_for_its_user_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("IPG_SHARED", raising=False)
+    with store.claim("a"):
+        assert (store.trials / "a").stat().st_mode & 0o777 == 0o700

@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ipg.files import sweep, write_text
+from ipg.files import make_private, sweep, write_text
 
 __all__ = ["Store", "read_rows"]
 
@@ -85,7 +85,7 @@ class Store:
     def claim(self, key: str) -> Iterator[bool]:
         """Hold a trial while the block lasts; False where another process holds it."""
         folder = self.trials / key
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)  # a run of its own, as any other
         lock = FileLock(folder / ".lock")
         with suppress(Timeout):
             lock.acquire(timeout=0)
