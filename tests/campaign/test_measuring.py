@@ -134,7 +134,7 @@ def test_made_up_trials_are_read_as_real_ones(name: str, tmp_path: Path, monkeyp
     done = CliRunner().invoke(app, list(large.KINDS[name].line))
     assert done.exit_code == 0, done.output
     if name == "study":
-        assert done.output.endswith("20 trials, 10 done, 0 running, 0 failed, 10 missing\n")
+        assert done.output.endswith("20 trials, 10 done, 0 running, 0 begun, 0 failed, 10 missing\n")
 
 
 def test_aims_and_slopes() -> None:
