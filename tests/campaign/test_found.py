@@ -272,6 +272,9 @@ def test_two_rows_of_one_trial_are_said_with_their_file(table: Callable[[dict[st
         ("metrics", {"groups": {"a, b": {"accuracy": 0.5}}}),
         ("last_metrics", {"average": []}),
         ("seconds", float("nan")),
+        ("key", ["a"]),
+        ("preparing_seconds", "long"),
+        ("sharing", [3]),
         ("versions", {"torch": 2.8}),
     ],
 )

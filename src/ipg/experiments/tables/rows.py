@@ -85,8 +85,11 @@ def _misshapen(row: Row) -> str | None:
     for name, kind in KINDS.items():
         if not isinstance(row.get(name), kind):
             return name
-    if not _is_number(row["seconds"]):
-        return "seconds"
+    if not isinstance(row.get("key", ""), str):
+        return "key"
+    for name in ("seconds", "preparing_seconds", "sharing"):
+        if not _is_number(row.get(name, 1)):
+            return name
     quoted = dict.fromkeys(("python", "torch")) | row["versions"]
     if not all(isinstance(version, str) for version in quoted.values()):
         return "versions"
