@@ -172,6 +172,18 @@ def test_the_last_epoch_stands_beside_what_training_environments_select(small: P
     assert "ast epoch" not in table_of(replace(found, metrics=("cost",)), [by_rule]).markdown()
 
 
+def test_the_precision_is_told_and_what_asks_for_another(small: Path) -> None:
+    found = load_reproduction("small")
+    first, *others = measure(found, [])
+    assert "Rows are in bf16; the paper does not say its precision." in table_of(found, [first, *others]).markdown()
+    trials = tuple(replace(t, config=t.config.with_changes(precision="tf32")) for t in first.cell.trials)
+    before = Measured(replace(first.cell, trials=trials), ())
+    told = "Rows are in bf16, unless listed here (TF32: {}); the paper"
+    assert told.format("40 pairs") in table_of(found, [before, *others]).markdown()
+    assert told.format("40 pairs on ColoredMNIST") in table_of(found, [before, first, *others]).markdown()
+    assert "precision" not in table_of(replace(found, quick=True), [first]).markdown()
+
+
 def test_the_table_sets_ours_beside_the_papers(small: Path) -> None:
     found = load_reproduction("small")
     first, second = found.cells[0], found.cells[1]

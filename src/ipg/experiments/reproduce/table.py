@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -211,9 +212,31 @@ def _notes(reproduction: Reproduction, measured: Sequence[Measured], *, last: bo
             "*Last epoch*: beside the epoch that the paper's rule selects on ColoredMNIST, the best in the training "
             "environments, where the use of colour pays."
         )
-    notes += [reproduction.notes] if reproduction.notes and not reproduction.quick else []
+    if not reproduction.quick:
+        notes += [note for note in (reproduction.notes, _precisions(measured)) if note]
     notes += [f"{origin(rows)}."] if rows else ["Nothing is measured yet."]
     return notes
+
+
+def _precisions(measured: Sequence[Measured]) -> str:
+    """The precision that most settings ask for, and those that ask for another one."""
+    asked = [(found.cell.trials[0].config.precision, found) for found in measured if found.cell.trials]
+    if not asked:
+        return ""
+    ((usual, _),) = Counter(precision for precision, _ in asked).most_common(1)
+    names = {found.cell.name for precision, found in asked if precision == usual}
+    others: dict[str, dict[str, None]] = {}
+    for precision, found in asked:
+        if precision != usual:
+            where = f" on {_data(found)}" if found.cell.name in names else ""
+            others.setdefault(_spelt(precision), {})[found.cell.name + where] = None
+    listed = ". ".join(f"{precision}: {'; '.join(cells)}" for precision, cells in others.items())
+    unless = f", unless listed here ({listed})" if listed else ""
+    return f"Rows are in {_spelt(usual)}{unless}; the paper does not say its precision."
+
+
+def _spelt(precision: str) -> str:
+    return "TF32" if precision == "tf32" else precision
 
 
 def write_table(
