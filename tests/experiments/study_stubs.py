@@ -81,6 +81,11 @@ def threads(trial: Trial, **options: Any) -> dict[str, Any]:
     return {**quick(trial, **options), "threads": torch.get_num_threads()}
 
 
+def pipes(trial: Trial, **options: Any) -> dict[str, Any]:
+    """The row tells where the process looks for NVIDIA's Multi-Process Service."""
+    return {**quick(trial, **options), "pipes": os.environ.get("CUDA_MPS_PIPE_DIRECTORY")}
+
+
 def pids(folder: Path) -> set[int]:
     """Who has begun a trial."""
     return {int(line) for file in folder.glob("*.txt") for line in file.read_text(encoding="utf-8").split()}

@@ -63,7 +63,11 @@ def search(
     ] = "auto",
     prune: Annotated[bool, typer.Option("--prune", help="Give up trials behind the median of the others.")] = False,
     workers: Annotated[
-        int | None, typer.Option(help="Processes on this machine; a GPU each, or half the cores, where not given.")
+        int | None,
+        typer.Option(
+            help="Processes on this machine; a GPU each, or half the cores, where not given. More than one a GPU "
+            "pays for small networks where NVIDIA's MPS is there."
+        ),
     ] = None,
     storage: Annotated[
         str | None,

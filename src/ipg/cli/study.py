@@ -88,7 +88,11 @@ def study(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     engine: Engine = "auto",
     workers: Annotated[
-        int | None, typer.Option(help="Processes on this machine; a GPU each, or half the cores, where not given.")
+        int | None,
+        typer.Option(
+            help="Processes on this machine; a GPU each, or half the cores, where not given. More than one a GPU "
+            "pays for small networks where NVIDIA's MPS is there."
+        ),
     ] = None,
     cluster: ClusterAddress = None,
     cpus: Cpus = None,

@@ -49,6 +49,8 @@ class Job:
     run: RunTrial
     sharing: int = 1
     """How many processes are at work on one GPU at once."""
+    mps: bool = False
+    """Whether side by side, by NVIDIA's Multi-Process Service, and not in turns."""
 
     def attempt(self, trial: Trial, tell: Tell) -> Ended:
         """Run the trial here, unless it is done or another process is at it."""
@@ -63,7 +65,7 @@ class Job:
             except Exception as error:
                 return self.failed(trial, traceback.format_exc(), in_a_line(error))
             if self.sharing > 1:  # its seconds tell of the others, too
-                row = {**row, "sharing": self.sharing}
+                row = {**row, "sharing": self.sharing, **({"mps": True} if self.mps else {})}
             self.store.finish(row)
         return Ended(trial.key, "done", row)
 

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from ipg.config import ConfigError, RunConfig
 from ipg.data.remembering import remembering
 from ipg.experiments.attempt import Ended, Job, RunTrial
 from ipg.experiments.cluster import Cluster, Tasks
+from ipg.experiments.mps import side_by_side
 from ipg.experiments.progress import View
 from ipg.experiments.store import Store, read_rows
 from ipg.experiments.study import Study, Trial, find_study
@@ -150,12 +151,6 @@ class Here:
     def __init__(self, job: Job, view: View) -> None:
         self.job, self.view = job, view
 
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """There is nothing to put away."""
-
     def run(self, trials: Iterable[Trial]) -> Iterator[Ended]:
         """Have all trials attempted; each is reported once."""
         with remembering():
@@ -164,16 +159,23 @@ class Here:
                 yield self.job.attempt(trial, partial(self.view.moved, trial.key))
 
 
+@contextmanager
 def place(
     job: Job, view: View, trials: int, device: str, workers: int | None, cluster: Cluster | None
-) -> AbstractContextManager[Place]:
+) -> Iterator[Place]:
     """Where so many trials are run: in this process, in worker processes or on a cluster."""
     if cluster is not None:
-        return Tasks(job, view, cluster, device=device)
+        with Tasks(job, view, cluster, device=device) as tasks:
+            yield tasks
+        return
     count = workers_for(trials, device, workers)
     if count == 1:
-        return Here(job, view)
-    return Workers(replace(job, sharing=sharing(count, device)), view, count, device=device)
+        yield Here(job, view)
+        return
+    with side_by_side(count, device, view.say) as mps:
+        shared = replace(job, sharing=sharing(count, device), mps=mps)
+        with Workers(shared, view, count, device=device) as processes:
+            yield processes
 
 
 def workers_for(trials: int, device: str, asked: int | None) -> int:

@@ -39,7 +39,10 @@ def cores() -> int:
 
 
 def suitable_workers(device: str) -> int:
-    """A GPU each, since a second process on a GPU gains nothing; without GPUs half the cores, two threads each."""
+    """A GPU each; without GPUs half the cores, two threads each.
+
+    Further processes on a GPU gain nothing, but for small networks where `mps.side_by_side` lets them run at once.
+    """
     from ipg.training.device import resolve_device
 
     kind = resolve_device(device).type
