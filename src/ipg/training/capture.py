@@ -41,7 +41,8 @@ class CapturedStep(EagerStep):
         self._stream = _side_stream(device)
         self._possible = True
         self.preparing = 0.0
-        """Seconds spent on iterations before the capture, compiling among them, and on the capture."""
+        """Seconds spent on iterations before the capture, compiling among them, on the capture, and on what else is
+        `timed`."""
 
     def __call__(self, rows: Tensor) -> None:
         """One iteration, replayed where it can be."""
@@ -56,7 +57,7 @@ class CapturedStep(EagerStep):
         self._rows.copy_(rows)
         due, iteration = self.method.due, self.method.iteration
         if due not in self._graphs:
-            with self._timed():
+            with self.timed():
                 if self._seen[due] < WARM_UP:
                     self._seen[due] += 1
                     self._aside()
@@ -83,7 +84,7 @@ class CapturedStep(EagerStep):
                 self(rows[:-1])  # the last of an epoch, beside what the graphs keep
 
     @contextmanager
-    def _timed(self) -> Iterator[None]:
+    def timed(self) -> Iterator[None]:
         """Count what happens inside as preparation."""
         torch.cuda.synchronize()
         start = time.perf_counter()

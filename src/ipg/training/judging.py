@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ipg.comparison import is_compiled
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
 from ipg.evaluation.batch_norm import batch_norm_gap
@@ -112,6 +113,12 @@ class Judge:
         if "offsets" not in row:
             return nullcontext()
         return moved(movable_head(self.model), torch.tensor(row["offsets"], dtype=torch.float64))
+
+    def prepare(self) -> None:
+        """Have what evaluates images compiled, where the network is, before the first of them counts."""
+        images = next((part.images for part in self.parts.values() if len(part)), None)
+        if is_compiled(self.fast) and images is not None:
+            self._logits(images[:1])
 
     def evaluate(self, row: dict[str, Any]) -> None:
         """Put what the network is worth on its splits and on pairs into `row`."""

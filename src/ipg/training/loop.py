@@ -241,6 +241,8 @@ class Training:
         self.model.train()
         if self.config.batch_norm == "eval":
             keep_statistics(self.model)
+        with self.step.timed():
+            self.judge.prepare()
         while self.progress.step < self.total:
             epoch, start = divmod(self.progress.step, len(self.batches))
             for rows in self.batches.rows(epoch, start=start):

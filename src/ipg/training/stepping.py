@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -116,6 +117,10 @@ class EagerStep:
         """One iteration on the task images of `rows`."""
         self.draw()
         self.step(rows)
+
+    def timed(self) -> AbstractContextManager[None]:
+        """Inside, seconds would count as preparation, of which there is none here."""
+        return nullcontext()
 
     def rehearse(self, rows: Tensor) -> None:
         """Iterations on `rows` as they would go if batches were as large, as many as show what memory they take.
