@@ -342,6 +342,20 @@ def test_methods_under_one_protocol_are_ranked_with_their_needs_and_their_time(r
     assert "opposite colour" not in text  # has no row
 
 
+def test_a_method_that_takes_the_shortcut_the_other_way_round_does_not_lead(rivals: Path) -> None:
+    """DAIR's rows made such: more of all images than IPG, and none of its worst group."""
+    file = rivals / "results" / "colored_mnist_unified" / "trials.jsonl"
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for found in rows:
+        reads_colour = found["method"] == "dair"
+        found["metrics"] |= {"average": 0.9} if reads_colour else {"worst_group": found["metrics"]["average"] / 2}
+    write(file, rows)
+    assert main(arguments(rivals, "--write")) == 0
+    _, _, text = (rivals / "README.md").read_text(encoding="utf-8").partition("<!-- results:colored_mnist_unified -->")
+    assert cells(text, "DAIR, random copies")[2:4] == ["90.0 ± 0.0", "0.0 ± 0.0"]
+    assert text.index("| IPG") < text.index("| ERM") < text.index("| DAIR")
+
+
 def test_seconds_of_trials_that_shared_a_gpu_do_not_count(rivals: Path) -> None:
     """Of IPG one had the GPU to itself, which is too few to tell by; of DAIR none had."""
     file = rivals / "results" / "colored_mnist_unified" / "trials.jsonl"
