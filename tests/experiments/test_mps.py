@@ -17,10 +17,8 @@ import pytest
 import torch
 
 from ipg.experiments import mps
-from ipg.experiments.attempt import Job
 from ipg.experiments.mps import LOGS, PIPES, side_by_side
 from ipg.experiments.runner import Tally, read_rows, run_study
-from ipg.experiments.store import Store
 
 PROGRAM = """\
 #!/bin/sh
@@ -169,11 +167,14 @@ def test_workers_find_the_daemon(
     assert "2 processes share the GPU by NVIDIA's Multi-Process Service\n" in capsys.readouterr().out
 
 
-def test_a_row_says_nothing_of_it_where_processes_take_turns(stubs: Any, notes: Path, tmp_path: Path) -> None:
-    here = stubs.study(1).trials[0].on("cpu", data_path=str(notes))
-    Job(Store(tmp_path), "test", stubs.quick, 2).attempt(here, lambda share: None)
-    (row,) = read_rows(tmp_path / "trials.jsonl")
-    assert "mps" not in row
+def test_a_row_says_nothing_of_it_where_processes_take_turns(
+    stubs: Any, notes: Path, tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(mps.SWITCH, "0")
+    run_study(stubs.study(2), tmp_path / "rows", data_path=str(notes), workers=2, run=stubs.pipes)
+    rows = read_rows(tmp_path / "rows" / "trials.jsonl")
+    assert [(row["pipes"], row["sharing"], "mps" in row) for row in rows] == [(None, 2, False)] * 2
+    assert program.told == []
 
 
 # -- not started -------------------------------------------------------------------------------------------------------
