@@ -78,11 +78,11 @@ def _notes(arms: Sequence[Arm], *, by_group: bool) -> str:
     lost = unmeasured_text((_title(arm, arms), arm.unmeasured, len(arm.rows)) for arm in arms)
     return (
         "Test accuracy in percent, mean ± standard deviation over seeds, ranked by the worst group. Network: "
-        f"{', '.join(map(code, networks))}; {' or '.join(map(str, epochs))} epochs; the kept epoch by the same rule for all "
-        f"({' and '.join(sorted({code(str(arm.config['selection'])) for arm in arms}))}). Each method had the same "
-        "number of configurations of its own space on one seed, judged without test images, and the best was frozen "
-        "before these rows. *Time*: a trial's, evaluations included and compiling apart, over that of ERM in the same "
-        f"study, of {TIMED} trials or more that had the GPU to themselves. *Paper*: what the paper has for the method, "
+        f"{', '.join(map(code, networks))}; {' or '.join(map(str, epochs))} epochs; the kept epoch by the same rule "
+        f"for all ({' and '.join(sorted({code(str(arm.config['selection'])) for arm in arms}))}). Each method had the "
+        "same number of configurations of its own space on one seed, judged without test images, and the best was "
+        "frozen before these rows. *Time*: a trial's, evaluations included and compiling apart, over that of ERM in "
+        f"the same study, of {TIMED} trials or more that had the GPU to themselves. *Paper*: what the paper has for the method, "
         "mostly quoted from others under their own protocols"
         + (", on ResNet-50" if by_group else "")
         + f". {meaning}: {'; '.join(collapses) or 'none'}."
