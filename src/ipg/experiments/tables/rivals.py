@@ -82,8 +82,8 @@ def _notes(arms: Sequence[Arm], *, by_group: bool) -> str:
         f"for all ({' and '.join(sorted({code(str(arm.config['selection'])) for arm in arms}))}). Each method had the "
         "same number of configurations of its own space on one seed, judged without test images, and the best was "
         "frozen before these rows. *Time*: a trial's, evaluations included and compiling apart, over that of ERM in "
-        f"the same study, of {TIMED} trials or more that had the GPU to themselves. *Paper*: what the paper has for the method, "
-        "mostly quoted from others under their own protocols"
+        f"the same study, of {TIMED} trials or more that had the GPU to themselves. *Paper*: what the paper has for "
+        "the method, mostly quoted from others under their own protocols"
         + (", on ResNet-50" if by_group else "")
         + f". {meaning}: {'; '.join(collapses) or 'none'}."
         + (f" {lost}" if lost else "")
