@@ -67,12 +67,13 @@ def test_a_part_within_a_limit(ipg, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     places: list[run.Place] = []
 
-    def reproduce(name: str, place: run.Place, *, quick: bool) -> run.Written:
+    def reproduce_all(names: list[str], place: run.Place, *, quick: bool) -> list[run.Written]:
+        assert names == ["alpha_tau", "pairs"]
         places.append(place)
-        return run.Written(tmp_path, (), left=True)
+        return [run.Written(tmp_path, ()), run.Written(tmp_path, (), left=True)]
 
-    monkeypatch.setattr(run, "reproduce", reproduce)
-    done = ipg("reproduce", "alpha_tau", *("--only", "dataset=colored_mnist", "--seeds", 3, "--limit", "9m"))
+    monkeypatch.setattr(run, "reproduce_all", reproduce_all)
+    done = ipg("reproduce", "alpha_tau", "pairs", *("--only", "dataset=colored_mnist", "--seeds", 3, "--limit", "9m"))
     assert done.code == 75
     (place,) = places
     assert (place.only, place.seeds, place.limit) == (("dataset=colored_mnist",), 3, 540)
@@ -89,20 +90,20 @@ def test_a_part_within_a_limit(ipg, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_trials_are_run_on_a_cluster(
     ipg, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], cluster: Cluster | None
 ) -> None:
-    from ipg.experiments.reproduce import rows, run
+    from ipg.experiments.reproduce import queue, rows
     from ipg.experiments.runner import Tally
 
     given: list[dict[str, Any]] = []
 
-    def run_study(study: Study, results: Path, **options: Any) -> Tally:
+    def run_study(study: Study, results: dict[str, Path], **options: Any) -> Tally:
         given.append(options)
         return Tally(len(study.trials), 0, 0)
 
-    monkeypatch.setattr(run, "run_study", run_study)
+    monkeypatch.setattr(queue, "run_study", run_study)
     monkeypatch.setattr(rows, "data_obstacle", lambda dataset, path: None)
     command = ("reproduce", "label_noise", "--results", tmp_path / "r", "--output", tmp_path / "o")
     assert ipg(*command, *arguments).code == 0
-    assert [options["cluster"] for options in given] == [cluster, cluster]  # two data sets
+    assert [options["cluster"] for options in given] == [cluster]
 
 
 def test_paths_count_for_one_data_set_or_for_all() -> None:

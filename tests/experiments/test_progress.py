@@ -30,7 +30,7 @@ class Clock:
 def view_of(missing: int, folder: Path, *, terminal: bool = False) -> tuple[View, Clock, io.StringIO]:
     clock, out = Clock(), io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=100, legacy_windows=False, _environ={})
-    return View(console, Store(folder), name="small", missing=missing, clock=clock), clock, out
+    return View(console, {"small": Store(folder)}, name="small", missing=missing, clock=clock), clock, out
 
 
 def done(trial: Trial, seconds: float = 2.0) -> Ended:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,34 @@ def test_only_what_is_missing_is_run(trial: Make, tmp_path: Path, capsys: pytest
     assert run_study(study(one, three, two), tmp_path, workers=1, run=quick(ran)) == Tally(3, 0, 0)
     assert ran == seeds(tmp_path) == [0, 1, 2]
     assert capsys.readouterr().out == "small: 3 trials, 3 done\n"
+
+
+def test_trials_of_several_studies_in_one_queue(
+    trial: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each with its own rows, and data from its own place; in the order given."""
+    one, two = trial(seed=0), replace(trial(seed=1), study="other", dataset="elsewhere")
+    ran: list[int] = []
+    folders = {"small": tmp_path / "a", "other": tmp_path / "b"}
+    run_study(study(two), folders["other"], workers=1, run=quick([]))
+    more = replace(two, seed=2)
+    paths: dict[str, str | None] = {}
+
+    def run(given: Trial, **options: Any) -> dict[str, Any]:
+        paths[given.dataset] = given.config.data_path
+        if given.seed == 0:
+            raise RuntimeError("no")
+        return quick(ran)(given, **options)
+
+    capsys.readouterr()
+    tally = run_study(study(more, two, one), folders, data_path={"elsewhere": "there"}, workers=1, run=run)
+    assert tally == Tally(2, 1, 0)
+    assert tally.failures == {one.key}
+    assert paths == {"elsewhere": "there", "bars": None}
+    assert (seeds(folders["small"]), seeds(folders["other"])) == ([], [1, 2])
+    said = capsys.readouterr().out
+    assert "small: 3 trials, 1 done\n[1/2] other, elsewhere: ipg (paper)" in said
+    assert f"(see {Store(folders['small']).error_file(one.key)})" in said
 
 
 def test_a_failing_trial_does_not_stop_the_others(

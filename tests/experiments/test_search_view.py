@@ -30,7 +30,7 @@ def row(value: float, state: str = "complete", **more: Any) -> dict[str, Any]:
 def view(tmp_path: Path) -> SearchView:
     console = Console(file=io.StringIO(), width=160)
     before = Tried(0, "complete", 0.5, {}, {})
-    return SearchView(console, Store(tmp_path), name="it", missing=6, best=before)
+    return SearchView(console, {"s": Store(tmp_path)}, name="it", missing=6, best=before)
 
 
 def said(view: SearchView) -> list[str]:
@@ -76,7 +76,7 @@ def test_what_runs_is_counted(view: SearchView) -> None:
 
 def test_a_terminal_shows_it(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), width=120, force_terminal=True)
-    with SearchView(console, Store(tmp_path), name="it", missing=2, best=None) as view:
+    with SearchView(console, {"s": Store(tmp_path)}, name="it", missing=2, best=None) as view:
         view.started(trial(0))
         view.ended(trial(0), Ended("", "done", row(0.9)))
         view._bars.refresh()

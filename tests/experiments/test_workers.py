@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_a_row_says_that_others_were_at_work_on_its_gpu(
 ) -> None:
     (trial,) = stubs.study(1).trials
     here = trial.on("cpu", data_path=str(notes))
-    ended = Job(Store(tmp_path), "test", stubs.quick, processes).attempt(here, lambda share: None)
+    ended = Job({"stub": Store(tmp_path)}, "test", stubs.quick, processes).attempt(here, lambda share: None)
     (row,) = read_rows(tmp_path / "trials.jsonl")
     assert row.get("sharing") == said
     assert ended.row == row
@@ -102,6 +103,18 @@ def test_workers_share_the_trials(stubs: Any, notes: Path, tmp_path: Path) -> No
     assert begun(notes) == dict.fromkeys(range(8), 1)
     assert len(stubs.pids(notes)) == 2
     assert os.getpid() not in stubs.pids(notes)
+
+
+@pytest.mark.slow
+def test_studies_in_one_queue_have_the_same_processes(stubs: Any, notes: Path, tmp_path: Path) -> None:
+    one = stubs.study(8)
+    trials = tuple(replace(trial, study=("even", "odd")[trial.seed % 2]) for trial in one.trials)
+    folders = {name: tmp_path / name for name in ("even", "odd")}
+    paths = {"colored_fashion": str(notes)}
+    tally = run_study(replace(one, trials=trials), folders, data_path=paths, workers=2, run=stubs.together)
+    assert tally == Tally(8, 0, 0)
+    assert len(stubs.pids(notes)) == 2
+    assert [seeds(folder) for folder in folders.values()] == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
 @pytest.mark.slow

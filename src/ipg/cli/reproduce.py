@@ -37,10 +37,18 @@ EXAMPLES = """
 `ipg reproduce alpha_tau --only dataset=colored_mnist --seeds 3 --limit 9m`: a part of it, three seeds, within ten
 minutes; the table says how many seeds it has
 
+`ipg reproduce pairs ablation label_noise --seeds 3`: what is missing of several, in one queue, seed by seed
+
+`ipg reproduce all --limit 8h`: everything but the searches, as far as it comes in that time
+
 `ipg reproduce ablation --data-path waterbirds100=data --model resnet50 --weights resnet50.safetensors`: photographs by
 the paper's network, whose weights you have
 
 `ipg reproduce ablation --table-only`: the table of the rows there are; nothing is run
+
+**Several at once.** Their trials share one queue and its processes: seed 0 of all, then seed 1. A run that several ask
+for is made once. What compares times comes last, with one process a GPU whatever `--workers` says. A table in which
+`--only` leaves nothing is passed over.
 
 **Going on.** The same command again runs what is still missing. Rows of every study in the folder of results count
 where they tell of the same run.
@@ -48,7 +56,15 @@ where they tell of the same run.
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Table or figure to reproduce; --list shows all.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Tables and figures to reproduce; --list shows all. `all`: everything but searches, which are to be "
+            "named.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     show: Annotated[bool, typer.Option("--list", help="Show all there are and how they stand; run nothing.")] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="A small version on embedded images; every output says so.")
@@ -85,7 +101,7 @@ def reproduce(
     ] = None,
     limit: Limit = None,
 ) -> None:
-    """Run what is missing of a table or figure of the paper, and write it with ours beside the paper's.
+    """Run what is missing of tables and figures of the paper, and write them with ours beside the paper's.
 
     Exits with 1 where trials have failed; a failed trial does not stop the others. With 75 where --limit has left some.
     """
@@ -95,13 +111,12 @@ def reproduce(
 
         typer.echo("\n".join(listing(results)))
         return
-    if name is None:
+    if not names:
         raise ValueError("say what to reproduce, e.g. ipg reproduce pairs --quick; ipg reproduce --list shows all")
 
     from rich.console import Console
 
-    from ipg.experiments.reproduce.run import Place
-    from ipg.experiments.reproduce.run import reproduce as run
+    from ipg.experiments.reproduce.run import Place, reproduce_all
     from ipg.words import seconds_in
 
     place = Place(
@@ -119,12 +134,12 @@ def reproduce(
         network=network_of(model, weights, normalization),
         limit=None if limit is None else seconds_in(limit, "--limit"),
     )
-    written = run(name, place, quick=quick)
-    for file in written.files:
+    written = reproduce_all(names, place, quick=quick)
+    for file in (file for one in written for file in one.files):
         typer.echo(file)
-    if written.failed:
+    if any(one.failed for one in written):
         raise typer.Exit(1)
-    if written.left:
+    if any(one.left for one in written):
         raise typer.Exit(TIME_IS_OVER)
 
 

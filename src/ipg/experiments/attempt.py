@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -42,9 +42,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class Job:
-    """What is the same for all attempts of a study."""
+    """What is the same for all attempts of a queue."""
 
-    store: Store
+    stores: Mapping[str, Store]
+    """By study."""
     metrics_split: str
     run: RunTrial
     sharing: int = 1
@@ -52,26 +53,31 @@ class Job:
     mps: bool = False
     """Whether side by side, by NVIDIA's Multi-Process Service, and not in turns."""
 
+    def store_of(self, trial: Trial) -> Store:
+        """Where a trial is kept."""
+        return self.stores[trial.study]
+
     def attempt(self, trial: Trial, tell: Tell) -> Ended:
         """Run the trial here, unless it is done or another process is at it."""
-        with self.store.claim(trial.key) as mine:
+        store = self.store_of(trial)
+        with store.claim(trial.key) as mine:
             if not mine:
                 return Ended(trial.key, "elsewhere")
-            if trial.key in self.store.done():
+            if trial.key in store.done():
                 return Ended(trial.key, "done")
-            folder = self.store.run_folder(trial.key)
+            folder = store.run_folder(trial.key)
             try:
                 row = self.run(trial, metrics_split=self.metrics_split, folder=folder, tell=tell)
             except Exception as error:
                 return self.failed(trial, traceback.format_exc(), in_a_line(error))
             if self.sharing > 1:  # its seconds tell of the others, too
                 row = {**row, "sharing": self.sharing, **({"mps": True} if self.mps else {})}
-            self.store.finish(row)
+            store.finish(row)
         return Ended(trial.key, "done", row)
 
     def failed(self, trial: Trial, text: str, line: str) -> Ended:
         """Keep the text of what went wrong with a trial that is held."""
-        self.store.fail(trial.key, text)
+        self.store_of(trial).fail(trial.key, text)
         return Ended(trial.key, "failed", error=line)
 
 

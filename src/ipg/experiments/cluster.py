@@ -97,8 +97,9 @@ class Tasks:
                 while waiting and len(flying) < self._most_in_flight():
                     trial = waiting.popleft()
                     claim = claims.enter_context(ExitStack())
-                    mine = claim.enter_context(self.job.store.claim(trial.key))
-                    if mine and trial.key not in self.job.store.done():
+                    store = self.job.store_of(trial)
+                    mine = claim.enter_context(store.claim(trial.key))
+                    if mine and trial.key not in store.done():
                         flying[self._fly(trial)] = trial, claim
                         continue
                     claim.close()
@@ -129,7 +130,7 @@ class Tasks:
             line = f"the machine that ran it has another version of ipg: {row['versions']}"
             return self.job.failed(trial, f"{line}\n", line)
         if row is not None:
-            self.job.store.finish(row)
+            self.job.store_of(trial).finish(row)
             return Ended(trial.key, "done", row)
         if text is not None:
             return self.job.failed(trial, text, line)

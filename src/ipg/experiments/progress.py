@@ -1,12 +1,14 @@
 """What people see of a study: what is done, running and failed, and how long the rest will take.
 
-On a terminal a bar for the study and one for each trial that runs; everywhere a line for each trial that ends.
+On a terminal a bar for the study, or for several in one queue, and one for each trial that runs; everywhere a line for
+each trial that ends.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -29,13 +31,13 @@ class View:
     def __init__(
         self,
         console: Console,
-        store: Store,
+        stores: Mapping[str, Store],
         *,
         name: str,
         missing: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.console, self.store, self.name, self.missing = console, store, name, missing
+        self.console, self.stores, self.name, self.missing = console, stores, name, missing
         self.done = self.failed = 0
         """Of the trials that were missing."""
         self._running: dict[str, _Running] = {}
@@ -62,7 +64,7 @@ class View:
     def started(self, trial: Trial) -> None:
         """A trial is given to somebody."""
         bar = self._bars.add_task(
-            escape(f"  {trial.title}"), total=1.0, text="", visible=len(self._running) < MOST_SHOWN
+            escape(f"  {self.title(trial)}"), total=1.0, text="", visible=len(self._running) < MOST_SHOWN
         )
         self._running[trial.key] = _Running(trial, bar)
         self._refresh()
@@ -76,7 +78,7 @@ class View:
         if running.start is None:
             running.start = share
             if share > 0:
-                self.say(f"{running.trial.title}: goes on in epoch {epoch} of {epochs}")
+                self.say(f"{self.title(running.trial)}: goes on in epoch {epoch} of {epochs}")
         running.share = share
         self._bars.update(running.bar, completed=share, text=f"epoch {epoch}/{epochs}")
         self._refresh()
@@ -84,7 +86,7 @@ class View:
     def lost(self, trial: Trial, why: str) -> None:
         """A trial has to be given to somebody else."""
         self._forget(trial.key)
-        self.say(f"{trial.title}: {why}")
+        self.say(f"{self.title(trial)}: {why}")
 
     def ended(self, trial: Trial, ended: Ended) -> None:
         """An attempt has ended; one line, unless another runner has to do with it."""
@@ -93,15 +95,23 @@ class View:
             return
         self.done += ended.state == "done"
         self.failed += ended.state == "failed"
-        number = f"[{self.done + self.failed}/{self.missing}] {trial.title}"
+        number = f"[{self.done + self.failed}/{self.missing}] {self.title(trial)}"
         left = f", {duration(seconds)} left" if (seconds := self.seconds_left()) else ""
         if ended.row is not None:
             row = ended.row
             wrong = f" ({row['collapse']})" if row.get("collapse") else ""
             self.say(f"{number}: {_figures(row['metrics'])} in {row['seconds']:.1f} s{wrong}{left}")
         elif ended.state == "failed":
-            self.say(f"{number}: failed: {ended.error} (see {self.store.error_file(trial.key)}){left}")
+            self.say(f"{number}: failed: {ended.error} (see {self.error_file(trial)}){left}")
         self._refresh()
+
+    def title(self, trial: Trial) -> str:
+        """The trial in words, its study and data before them where there are several studies."""
+        return trial.title if len(self.stores) == 1 else f"{trial.study}, {trial.dataset}: {trial.title}"
+
+    def error_file(self, trial: Trial) -> Path:
+        """Where the traceback of a failed attempt is."""
+        return self.stores[trial.study].error_file(trial.key)
 
     def seconds_left(self) -> float | None:
         """How long the rest will take at the pace so far; None where there is no telling yet."""

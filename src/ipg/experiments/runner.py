@@ -1,7 +1,7 @@
 """Runs what is missing of a study, here, in worker processes or on a cluster, and keeps a row a trial.
 
 Several runners may be at one study: each takes trials that nobody else has. A trial that failed is tried again by the
-next runner, not by the one that saw it fail.
+next runner, not by the one that saw it fail. Trials of several studies can be run in one queue, by the same processes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -47,13 +47,15 @@ class Tally:
     failed: int
     elsewhere: int
     """Trials that another runner is at."""
+    failures: frozenset[str] = field(default=frozenset(), compare=False)
+    """The keys of those that failed."""
 
 
 def run_study(
     study: Study,
-    results: Path,
+    results: Path | Mapping[str, Path],
     *,
-    data_path: str | None = None,
+    data_path: str | Mapping[str, str | None] | None = None,
     device: str = "auto",
     engine: str = "auto",
     workers: int | None = None,
@@ -65,9 +67,9 @@ def run_study(
     """Run the trials that have no row of the study's split in `results` yet.
 
     Args:
-        study: what to run.
-        results: folder of the rows and of trials under way.
-        data_path: where the data set's files are.
+        study: what to run, in this order; its trials may be of several studies.
+        results: folder of the rows and of trials under way; by study where there are several.
+        data_path: where the data set's files are; by data set where there are several.
         device: auto, cpu, cuda or mps.
         engine: how iterations of trials that name none are carried out: auto, eager, captured, or compiled, as far as
             their methods can be.
@@ -81,35 +83,43 @@ def run_study(
         KeyboardInterrupt: Ctrl-C or SIGTERM; trials under way are saved and the message says how to go on.
     """
     console = console or Console()
-    store = Store(results, study.metrics_split)
-    done = store.done()
+    stores = {name: Store(folder, study.metrics_split) for name, folder in _folders(study, results).items()}
+    done = _done(study, stores)
     missing = [trial for trial in study.trials if trial.key not in done]
     before = len(study.trials) - len(missing)
     console.print(f"{study.name}: {number_of(len(study.trials), 'trial')}, {before} done", highlight=False)
-    store.tidy()
+    for store in stores.values():
+        store.tidy()
     if not missing:
         return Tally(before, 0, 0)
-    trials = [trial.on(device, data_path=data_path, engine=_able(trial, engine)) for trial in missing]
+    paths = data_path if isinstance(data_path, Mapping) else {trial.dataset: data_path for trial in missing}
+    trials = [trial.on(device, data_path=paths.get(trial.dataset), engine=_able(trial, engine)) for trial in missing]
     if cluster is None:
         resolve(RunConfig(engine=engine), resolve_device(device), processes=1)  # or every trial would fail
-    job = Job(store, study.metrics_split, run)
-    elsewhere, over = 0, threading.Event()
-    with View(console, store, name=study.name, missing=len(missing)) as view:
+    job = Job(stores, study.metrics_split, run)
+    elsewhere, failures, over = 0, set[str](), threading.Event()
+    with View(console, stores, name=study.name, missing=len(missing)) as view:
         try:
             with place(job, view, len(trials), device, workers, cluster) as where, terminable(), ending(limit, over):
-                elsewhere = _work_off(where, trials, view)
+                elsewhere = _work_off(where, trials, view, failures)
         except KeyboardInterrupt:
             if not over.is_set():
-                stands = f"{_done(study, store)} of {len(study.trials)} trials are done"
+                stands = f"{len(_done(study, stores))} of {len(study.trials)} trials are done"
                 raise KeyboardInterrupt(f"stopped, {stands}; run the same command again to go on") from None
-    tally = Tally(_done(study, store), view.failed, elsewhere)
+    tally = Tally(len(_done(study, stores)), view.failed, elsewhere, frozenset(failures))
     console.print(_summary(study, tally, over=over.is_set()), highlight=False, soft_wrap=True)
     return tally
 
 
-def _done(study: Study, store: Store) -> int:
-    rows = store.done()
-    return sum(trial.key in rows for trial in study.trials)
+def _folders(study: Study, results: Path | Mapping[str, Path]) -> Mapping[str, Path]:
+    """Where rows go, by the study of a trial."""
+    return results if isinstance(results, Mapping) else {trial.study: results for trial in study.trials}
+
+
+def _done(study: Study, stores: Mapping[str, Store]) -> set[str]:
+    """The keys of the trials that have a row."""
+    rows = {name: store.done() for name, store in stores.items()}
+    return {trial.key for trial in study.trials if trial.key in rows[trial.study]}
 
 
 @contextmanager
@@ -185,13 +195,18 @@ def workers_for(trials: int, device: str, asked: int | None) -> int:
     return min(asked or suitable_workers(device), trials)
 
 
-def _work_off(where: Place, trials: Sequence[Trial], view: View) -> int:
-    """Attempt all trials, and again those that others had, as long as it leads anywhere; how many others still have."""
+def _work_off(where: Place, trials: Sequence[Trial], view: View, failures: set[str]) -> int:
+    """Attempt all trials, and again those that others had, as long as it leads anywhere; how many others still have.
+
+    The keys of those that fail are added to `failures`.
+    """
     while trials:
         by_key = {trial.key: trial for trial in trials}
         busy = []
         for ended in where.run(trials):
             view.ended(by_key[ended.key], ended)
+            if ended.state == "failed":
+                failures.add(ended.key)
             if ended.state == "elsewhere":
                 busy.append(by_key[ended.key])
         if len(busy) == len(trials):

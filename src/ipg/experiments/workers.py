@@ -171,7 +171,7 @@ class Workers:
             lost.append(trial)
             return
         line = f"{MOST_DEATHS} processes died at it, the last {how}"
-        with self.job.store.claim(trial.key) as mine:
+        with self.job.store_of(trial).claim(trial.key) as mine:
             yield self.job.failed(trial, f"{line}\n", line) if mine else Ended(trial.key, "elsewhere")
 
 

@@ -207,13 +207,21 @@ def with_network(reproduction: Reproduction, network: Network) -> Reproduction:
     return replace(reproduction, cells=cells, notes=" ".join(filter(None, (reproduction.notes, notes))))
 
 
-def chosen(reproduction: Reproduction, rules: Sequence[str], seeds: int | None) -> tuple[Trial, ...]:
+def chosen(
+    reproduction: Reproduction, rules: Sequence[str], seeds: int | None, beside: Iterable[Trial] = ()
+) -> tuple[Trial, ...]:
     """The trials that fit all rules, as `ipg study --only` has them, of the first `seeds` seeds of every cell.
+
+    A rule may name what only trials `beside` these have, of other reproductions.
 
     Raises:
         ConfigError: no trial does.
     """
-    trials = only(Study(reproduction.name, reproduction.trials, "test"), rules).trials
+    known = {trial.key: trial for trial in (*beside, *reproduction.trials)}
+    fitting = {trial.key for trial in only(Study(reproduction.name, tuple(known.values()), "test"), rules).trials}
+    trials = tuple(trial for trial in reproduction.trials if trial.key in fitting)
+    if rules and not trials:
+        raise ConfigError([f"no trial of {reproduction.name} fits --only {' and '.join(rules)}"])
     if seeds is None:
         return trials
     first = {
@@ -244,7 +252,7 @@ def _cells(name: str, content: Mapping[str, Any], arm: Mapping[str, Any], *, qui
     """The cells of an arm: every data set with every combination of what varies."""
     if unknown := [key for key in arm if key not in _ARM_KEYS]:
         raise ConfigError([f"unknown key {key!r}" for key in unknown])
-    if quick and not arm.get("quick", "study" not in arm):
+    if quick and ("study" in arm or not arm.get("quick", True)):  # a study runs on its own data
         return
     if "study" in arm:
         yield _of_study(content, arm)

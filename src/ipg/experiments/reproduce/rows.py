@@ -92,9 +92,9 @@ class _Known:
 
 @dataclass(frozen=True)
 class Missing:
-    """What is left to run, by study and data set, and what cannot be run here."""
+    """What is left to run, and what cannot be run here."""
 
-    trials: Mapping[tuple[str, str], tuple[Trial, ...]]
+    trials: tuple[Trial, ...]
     obstacles: Mapping[str, str]
     """Why, by the key of the trial."""
 
@@ -107,10 +107,10 @@ def missing(
 ) -> Missing:
     """The trials without a row, of those asked for or of all, apart from those whose files are not there.
 
-    Those of a data set come seed by seed, so that a run that is interrupted leaves whole tables of fewer seeds.
+    They come seed by seed, so that a run that is interrupted leaves whole tables of fewer seeds.
     """
     known = _Known(reproduction, rows)
-    trials: dict[tuple[str, str], list[Trial]] = {}
+    trials: list[Trial] = []
     obstacles: dict[str, str] = {}
     asked: dict[str, str | None] = {}
     asked_for = reproduction.trials if trials_asked is None else trials_asked
@@ -122,10 +122,10 @@ def missing(
             asked[trial.dataset] = data_obstacle(trial.dataset, path)
         why = asked[trial.dataset] or obstacle(trial.config, path)
         if why is None:
-            trials.setdefault((trial.study, trial.dataset), []).append(trial)
+            trials.append(trial)
         else:
             obstacles[trial.key] = why
-    return Missing({place: tuple(found) for place, found in trials.items()}, obstacles)
+    return Missing(tuple(trials), obstacles)
 
 
 def obstacle(config: RunConfig, path: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Reproduce a table or figure of the paper: run what is missing, then write it with ours beside the paper's.
+"""Reproduce tables and figures of the paper: run what is missing, then write them with ours beside the paper's.
 
     python -m ipg.experiments.reproduce --write docs/results.md    # what stands between its markers
     python -m ipg.experiments.reproduce --check docs/results.md    # exits 1 where it is not what the rows give
@@ -14,149 +14,112 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from ipg.data.errors import DataError
-from ipg.experiments.attempt import RunTrial
-from ipg.experiments.cluster import Cluster
-from ipg.experiments.reproduce.plan import Reproduction, chosen, chosen_datasets, load_reproduction, with_network
-from ipg.experiments.reproduce.rows import Measured, all_rows, measure, missing
+from ipg.experiments.reproduce.place import Place, Written
+from ipg.experiments.reproduce.plan import (
+    Reproduction,
+    chosen,
+    chosen_datasets,
+    load_reproduction,
+    names,
+    with_network,
+)
+from ipg.experiments.reproduce.queue import Asked, Run, run_missing
 from ipg.experiments.reproduce.table import KEPT_TABLE, Table, quick_note, table_of, write_table
-from ipg.experiments.runner import run_study
-from ipg.experiments.study import Network, Study
-from ipg.experiments.trial import run_trial
+from ipg.experiments.study import Trial
 from ipg.files import write_text
+from ipg.words import listed
 
-__all__ = ["Place", "Written", "reproduce"]
+__all__ = ["ALL", "Place", "Written", "reproduce", "reproduce_all"]
 
-
-@dataclass(frozen=True)
-class Place:
-    """Where and how to run, and where things go."""
-
-    results: Path
-    """Folder of the studies' rows."""
-    output: Path
-    """Folder that tables and figures go to, one for each reproduction."""
-    data_paths: Mapping[str, str] = field(default_factory=dict)
-    """Where data sets are, by name; under "" for all others."""
-    device: str = "auto"
-    engine: str = "auto"
-    workers: int | None = None
-    run: bool = True
-    """Whether to run what is missing, or to write what the rows give."""
-    console: Console = field(default_factory=Console)
-    only: tuple[str, ...] = ()
-    """What to run, as `ipg study --only` has it; all where nothing is said. Tables tell of all rows there are."""
-    seeds: int | None = None
-    """Run the first so many seeds of every setting alone."""
-    limit: float | None = None
-    """Seconds after which trials under way are saved and the rest is left."""
-    cluster: Cluster | None = None
-    """Where to run trials instead of on this machine."""
-    network: Network | None = None
-    """In the place of the one that trials which start from weights name."""
-
-    def data_path(self, dataset: str) -> str | None:
-        """Where a data set is, where that was said."""
-        return self.data_paths.get(dataset, self.data_paths.get(""))
-
-    def say(self, line: str) -> None:
-        """Tell whoever looks on."""
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-@dataclass(frozen=True)
-class Written:
-    """What came of it."""
-
-    folder: Path
-    files: tuple[Path, ...]
-    failed: int = 0
-    """Trials that failed; they are tried again next time."""
-    left: bool = False
-    """Whether the time was over before all was run."""
+ALL = "all"
+"""In the place of a name: everything but searches, which take a hundred trials each."""
 
 
 def reproduce(name: str, place: Place, *, quick: bool = False) -> Written:
-    """Reproduce the table or figure of that name.
+    """Reproduce the table or figure of that name; see `reproduce_all`."""
+    (written,) = reproduce_all([name], place, quick=quick)
+    return written
+
+
+def reproduce_all(given: Sequence[str], place: Place, *, quick: bool = False) -> list[Written]:
+    """Reproduce the tables and figures of these names: trials of all of them in one queue, then the rest one by one.
+
+    `all` stands for everything but searches. Of several, those are passed over of which nothing fits what is to be run.
 
     Raises:
-        ConfigError: there is none of that name, or nothing of it fits what is to be run.
+        ConfigError: there is none of that name, or nothing fits what is to be run.
         DataError: there is not a row, and the files to make one are missing: what, and where to get them.
     """
-    reproduction = load_reproduction(name, quick=quick)
-    if place.network is not None:
-        reproduction = with_network(reproduction, place.network)
-    _check_choice(reproduction, place)
-    folder = place.output / (f"{name}-quick" if quick else name)
-    if quick:
-        place = replace(place, results=folder / "rows", data_paths={})  # embedded images lie nowhere
-    return _KINDS[reproduction.kind](reproduction, place, folder)
-
-
-def _check_choice(reproduction: Reproduction, place: Place) -> None:
-    """Refuse to choose among trials, or to have them run elsewhere, where there are none."""
-    kind = reproduction.kind
-    if place.cluster is not None and not reproduction.trials:
-        raise ValueError(f"--cluster: {reproduction.name} has no trials of a study, and is made on this machine")
-    given = {
-        "--only": place.only and kind not in ("search", "galleries"),
-        "--seeds": place.seeds is not None,
-        "--limit": place.limit is not None and kind != "search",
-    }
-    if not reproduction.trials and any(given.values()):
-        names = " and ".join(name for name, is_given in given.items() if is_given)
-        raise ValueError(f"{names}: {reproduction.name} has no trials of which a part could be run; leave it out")
-
-
-@dataclass(frozen=True)
-class Run:
-    """What was measured, and how running the rest went."""
-
-    measured: list[Measured]
-    """Every cell with its rows."""
-    failed: int
-    left: bool
-    """Whether the time was over."""
-
-
-def run_missing(reproduction: Reproduction, place: Place, run: RunTrial = run_trial, kind: str | None = None) -> Run:
-    """Run the trials without a row that are asked for, as far as their files are there."""
     begun = time.monotonic()
-    rows = all_rows(place.results, kind)
-    left = missing(reproduction, rows, place.data_paths, chosen(reproduction, place.only, place.seeds))
-    if place.run:
-        if left.obstacles and not left.trials and not any(found.rows for found in measure(reproduction, rows)):
-            raise DataError(f"nothing of {reproduction.name} can be run here: {next(iter(left.obstacles.values()))}")
-        for why in dict.fromkeys(left.obstacles.values()):
-            count = sum(other == why for other in left.obstacles.values())
-            place.say(f"not run: {count} trials, for {why}")
-    failed, over = 0, False
-    for (study, dataset), trials in left.trials.items() if place.run else ():
-        time_left = None if place.limit is None else place.limit - (time.monotonic() - begun)
-        if over or (time_left is not None and time_left <= 0):
-            over = True
-            break
-        tally = run_study(
-            Study(study, trials, "test"),
-            place.results / study,
-            data_path=place.data_path(dataset),
-            device=place.device,
-            engine=place.engine,
-            workers=place.workers,
-            cluster=place.cluster,
-            limit=time_left,
-            run=run,
-            console=place.console,
-        )
-        failed += tally.failed
-        over = time_left is not None and tally.done + tally.failed + tally.elsewhere < len(trials)
-    return Run(measure(reproduction, all_rows(place.results, kind)), failed, over)
+    if quick:
+        place = replace(place, data_paths={})  # embedded images lie nowhere
+    asked = _asked(given, place, quick=quick)
+    of_trials = [one for one in asked if one.reproduction.kind in _OF_TRIALS]
+    written = [
+        _OF_TRIALS[one.reproduction.kind](one, ran)
+        for one, ran in zip(of_trials, run_missing(of_trials, place), strict=True)
+    ]
+    for one in asked:
+        if (make := _OTHERS.get(one.reproduction.kind)) is not None:
+            left = None if place.limit is None else place.limit - (time.monotonic() - begun)
+            written.append(make(one.reproduction, replace(place, results=one.results, limit=left), one.folder))
+    return written
+
+
+def _asked(given: Sequence[str], place: Place, *, quick: bool) -> list[Asked]:
+    """What is asked for of every reproduction that is named."""
+    wanted = list(dict.fromkeys(name for one in given for name in (names() if one == ALL else [one])))
+    several = len(wanted) > 1
+    known = [load_reproduction(name, quick=quick) for name in wanted]
+    trials = [trial for reproduction in known for trial in reproduction.trials] if several and place.only else []
+    asked: list[Asked] = []
+    passed: dict[str, ValueError] = {}
+    for name, reproduction in zip(wanted, known, strict=True):
+        if reproduction.kind == "search" and name not in given:
+            continue
+        folder = place.output / (f"{name}-quick" if quick else name)
+        results = folder / "rows" if quick else place.results
+        try:
+            if place.network is not None:
+                reproduction = with_network(reproduction, place.network)
+            own = _chosen(reproduction, place, trials, several=several)
+            asked.append(Asked(reproduction, folder, results, own))
+        except ValueError as error:
+            passed[name] = error
+    if passed and not asked:
+        raise next(iter(passed.values()))
+    for name, why in passed.items():
+        place.say(f"{name} is passed over: {why}")
+    return asked
+
+
+def _chosen(reproduction: Reproduction, place: Place, beside: Sequence[Trial], *, several: bool) -> tuple[Trial, ...]:
+    """The trials that are asked for; none of what has no trials. `beside` it are those of all that are named.
+
+    Raises:
+        ValueError: nothing of it fits what is to be run, or it cannot be run there.
+    """
+    kind = reproduction.kind
+    if kind in _OF_TRIALS and reproduction.trials:
+        return chosen(reproduction, place.only, place.seeds, beside)
+    if place.cluster is not None:
+        raise ValueError(f"--cluster: {reproduction.name} has no trials of a study, and is made on this machine")
+    is_given = {
+        "--only": place.only and kind not in _DATASETS,
+        "--seeds": place.seeds is not None and not several,
+        "--limit": place.limit is not None and kind != "search" and not several,
+    }
+    if any(is_given.values()):
+        said = listed(name for name, given in is_given.items() if given)
+        raise ValueError(f"{said}: {reproduction.name} has no trials of which a part could be run; leave it out")
+    if kind in _DATASETS:
+        chosen_datasets(_DATASETS[kind](reproduction), place.only)
+    return ()
 
 
 def _write(
@@ -180,35 +143,33 @@ def _write(
     return (*write_table(table, folder, reproduction.title, before, pictures), *pictures, write_page(page, html))
 
 
-def _trials(reproduction: Reproduction, place: Place, folder: Path) -> Written:
+def _trials(asked: Asked, ran: Run) -> Written:
     from ipg.experiments.reproduce.figures import figures_of
     from ipg.experiments.reproduce.runtime import with_cost
 
-    ran = run_missing(reproduction, place)
+    reproduction = asked.reproduction
     measured = with_cost(ran.measured) if "cost" in reproduction.metrics else ran.measured
     figures = figures_of(reproduction, measured)
-    files = _write(reproduction, folder, table_of(reproduction, measured), figures)
-    return Written(folder, files, ran.failed, ran.left)
+    files = _write(reproduction, asked.folder, table_of(reproduction, measured), figures)
+    return Written(asked.folder, files, ran.failed, ran.left)
 
 
-def _runtime(reproduction: Reproduction, place: Place, folder: Path) -> Written:
+def _runtime(asked: Asked, ran: Run) -> Written:
     from ipg.experiments.reproduce.runtime import step_table, with_cost
 
-    ran = run_missing(reproduction, place)
-    table = table_of(reproduction, with_cost(ran.measured))
-    if (steps := step_table(place.results)) is not None:
+    table = table_of(asked.reproduction, with_cost(ran.measured))
+    if (steps := step_table(asked.results)) is not None:
         table = replace(table, notes=(*table.notes, "Single steps, measured by `ipg bench`:", steps))
-    return Written(folder, _write(reproduction, folder, table), ran.failed, ran.left)
+    return Written(asked.folder, _write(asked.reproduction, asked.folder, table), ran.failed, ran.left)
 
 
-def _dynamics(reproduction: Reproduction, place: Place, folder: Path) -> Written:
-    from ipg.experiments.reproduce.dynamics import run_dynamics
+def _dynamics(asked: Asked, ran: Run) -> Written:
     from ipg.experiments.reproduce.figures import dynamics_figures
 
-    ran = run_missing(reproduction, place, run_dynamics, kind="dynamics")
+    reproduction = asked.reproduction
     figures = dynamics_figures(reproduction, [row for found in ran.measured for row in found.rows])
-    files = _write(reproduction, folder, table_of(reproduction, ran.measured), figures)
-    return Written(folder, files, ran.failed, ran.left)
+    files = _write(reproduction, asked.folder, table_of(reproduction, ran.measured), figures)
+    return Written(asked.folder, files, ran.failed, ran.left)
 
 
 def _theory(reproduction: Reproduction, place: Place, folder: Path) -> Written:
@@ -227,9 +188,8 @@ def _galleries(reproduction: Reproduction, place: Place, folder: Path) -> Writte
     from ipg.experiments.reproduce.galleries import gallery
 
     files: list[Path] = []
-    entries = reproduction.settings["gallery"]
-    datasets = chosen_datasets((entry["dataset"] for entry in entries), place.only)
-    for entry in (entry for entry in entries if entry["dataset"] in datasets):
+    datasets = chosen_datasets(_DATASETS["galleries"](reproduction), place.only)
+    for entry in (entry for entry in reproduction.settings["gallery"] if entry["dataset"] in datasets):
         made, left = gallery(entry, reproduction.settings["count"], folder, place.data_path(entry["dataset"]))
         files += made
         for why in left:
@@ -243,7 +203,7 @@ def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
     home = place.results / reproduction.name
     machine: dict[str, Any] = {name: getattr(place, name) for name in ("workers", "device", "engine", "console")}
     begun, over = time.monotonic(), False
-    for dataset in chosen_datasets(reproduction.settings["studies"], place.only) if place.run else ():
+    for dataset in chosen_datasets(_DATASETS["search"](reproduction), place.only) if place.run else ():
         time_left = None if place.limit is None else place.limit - (time.monotonic() - begun)
         if over or (time_left is not None and time_left <= 0):
             over = True
@@ -259,15 +219,22 @@ def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
     return Written(folder, _write(reproduction, folder, table), left=over)
 
 
-_KINDS: dict[str, Callable[[Reproduction, Place, Path], Written]] = {
+_OF_TRIALS: dict[str, Callable[[Asked, Run], Written]] = {
     "trials": _trials,
     "runtime": _runtime,
     "dynamics": _dynamics,
+}
+_OTHERS: dict[str, Callable[[Reproduction, Place, Path], Written]] = {
     "theory": _theory,
     "schematic": _theory,
     "galleries": _galleries,
     "search": _search,
 }
+_DATASETS: dict[str, Callable[[Reproduction], list[str]]] = {
+    "galleries": lambda reproduction: [entry["dataset"] for entry in reproduction.settings["gallery"]],
+    "search": lambda reproduction: list(reproduction.settings["studies"]),
+}
+"""The data sets of what has some and no trials."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

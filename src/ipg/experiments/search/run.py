@@ -161,8 +161,9 @@ def _work_off(
         return
     store = Store(folder)
     store.tidy()
-    job = Job(store, split_of(plan.objective), run)
-    view = SearchView(console, store, name=plan.name, missing=missing, best=before.best)
+    stores = {plan.name: store}
+    job = Job(stores, split_of(plan.objective), run)
+    view = SearchView(console, stores, name=plan.name, missing=missing, best=before.best)
     with view, place(job, view, missing, plan.base.device, workers, None) as where, terminable(), clock:
         failures, waited = 0, 0
         while waited < PATIENCE:

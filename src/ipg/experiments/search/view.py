@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -20,11 +21,13 @@ __all__ = ["SearchView"]
 class SearchView(View):
     """Told of everything that happens in a search."""
 
-    def __init__(self, console: Console, store: Store, *, name: str, missing: int, best: Tried | None) -> None:
+    def __init__(
+        self, console: Console, stores: Mapping[str, Store], *, name: str, missing: int, best: Tried | None
+    ) -> None:
         self.wrong = self.pruned = 0
         """Of the trials that were done here."""
         self.best = None if best is None else (best.value or 0.0, best.number)
-        super().__init__(console, store, name=name, missing=missing)
+        super().__init__(console, stores, name=name, missing=missing)
 
     def ended(self, trial: Trial, ended: Ended) -> None:
         """An attempt has ended; one line, unless another runner has to do with it."""
@@ -33,7 +36,7 @@ class SearchView(View):
             return
         self.done += ended.state == "done"
         self.failed += ended.state == "failed"
-        said = f"failed: {ended.error} (see {self.store.error_file(trial.key)})"
+        said = f"failed: {ended.error} (see {self.error_file(trial)})"
         if ended.row is not None:
             said = self._count(trial, ended.row)
         left = f", {duration(seconds)} left" if (seconds := self.seconds_left()) else ""

@@ -1,0 +1,174 @@
+"""What is missing of several reproductions, run in one queue by one pool of workers.
+
+Seed by seed, so that a run that is interrupted leaves whole tables of fewer seeds, and within a seed in the order in
+which the reproductions are named. A run that several of them ask for is made once. Two kinds have a queue of their own
+after that: trials in full batch, and reproductions that stand alone, whose times count: no two of their trials share a
+GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ipg.data.errors import DataError
+from ipg.experiments.arms import Row, run_of
+from ipg.experiments.attempt import RunTrial
+from ipg.experiments.reproduce.place import Place
+from ipg.experiments.reproduce.plan import Reproduction
+from ipg.experiments.reproduce.rows import Measured, all_rows, measure, missing
+from ipg.experiments.runner import run_study
+from ipg.experiments.study import Study, Trial
+from ipg.experiments.trial import run_trial
+from ipg.experiments.workers import suitable_workers
+from ipg.words import listed
+
+__all__ = ["Asked", "Run", "run_missing"]
+
+MOST_NAMED = 3
+"""So many reproductions give a queue their names."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A reproduction, and what is asked for of it."""
+
+    reproduction: Reproduction
+    folder: Path
+    """Where its table goes."""
+    results: Path
+    """Where rows are that count for it."""
+    trials: tuple[Trial, ...]
+    """What is to be run, if it is not done."""
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of rows; None of training as usual."""
+        return "dynamics" if self.reproduction.kind == "dynamics" else None
+
+    @property
+    def queue(self) -> tuple[bool, str]:
+        """What has a queue of its own, in the order they are worked off."""
+        return self.reproduction.alone, self.kind or ""
+
+    def runs(self) -> dict[Hashable, Trial]:
+        """The trials by what they come to: those of one name are one run, whose row counts for all of them."""
+        alone = self.reproduction.name if self.reproduction.alone else None
+        return {(self.results, self.kind, alone, run_of(trial)): trial for trial in self.trials}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was measured of a reproduction, and how running the rest went."""
+
+    measured: list[Measured]
+    """Every cell with its rows."""
+    failed: int
+    left: bool
+    """Whether the time was over before all was run."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A trial that is to be run, and for what."""
+
+    run: Hashable
+    """See `Asked.runs`."""
+    trial: Trial
+    asked: Asked
+
+
+def run_missing(asked: Sequence[Asked], place: Place) -> list[Run]:
+    """Run the trials without a row that are asked for, as far as their files are there; how each reproduction stands.
+
+    Raises:
+        DataError: nothing can be run, and there is not a row.
+    """
+    begun, over = time.monotonic(), False
+    entries = _left(asked, place) if place.run else []
+    failed: set[Hashable] = set()
+    for queue in sorted({entry.asked.queue for entry in entries}):
+        time_left = None if place.limit is None else place.limit - (time.monotonic() - begun)
+        if over or (time_left is not None and time_left <= 0):
+            over = True
+            break
+        own = [entry for entry in entries if entry.asked.queue == queue]
+        failures, over = _work_off(own, place, time_left)
+        failed |= {entry.run for entry in own if entry.trial.key in failures}
+    rows = _rows(asked)
+    return [_stands(one, rows[one.results, one.kind], entries, failed, over=over) for one in asked]
+
+
+def _rows(asked: Iterable[Asked]) -> dict[tuple[Path, str | None], list[Row]]:
+    """The rows that may count, by folder and kind."""
+    return {source: all_rows(*source) for source in {(one.results, one.kind) for one in asked}}
+
+
+def _left(asked: Sequence[Asked], place: Place) -> list[_Entry]:
+    """What is to be run, each once, in the order of the queue; what cannot be run is told."""
+    entries: list[_Entry] = []
+    obstacles: list[str] = []
+    seen: set[Hashable] = set()
+    known, any_rows = _rows(asked), False
+    for one in asked:
+        rows = known[one.results, one.kind]
+        runs = {trial.key: run for run, trial in one.runs().items() if run not in seen}
+        seen |= set(runs.values())
+        own = [trial for trial in one.trials if trial.key in runs]
+        left = missing(one.reproduction, rows, place.data_paths, own)
+        entries += [_Entry(runs[trial.key], trial, one) for trial in left.trials]
+        obstacles += left.obstacles.values()
+        any_rows = any_rows or any(found.rows for found in measure(one.reproduction, rows))
+    if obstacles and not entries and not any_rows:
+        raise DataError(f"nothing of {_named(one.reproduction.name for one in asked)} can be run here: {obstacles[0]}")
+    for why in dict.fromkeys(obstacles):
+        place.say(f"not run: {obstacles.count(why)} trials, for {why}")
+    return sorted(entries, key=lambda entry: entry.trial.seed)
+
+
+def _work_off(entries: Sequence[_Entry], place: Place, limit: float | None) -> tuple[frozenset[str], bool]:
+    """Run the trials of one queue; the keys of those that failed, and whether the time was over."""
+    trials = tuple(entry.trial for entry in entries)
+    alone, kind = entries[0].asked.queue
+    tally = run_study(
+        Study(_named(entry.asked.reproduction.name for entry in entries), trials, "test"),
+        {entry.trial.study: entry.asked.results / entry.trial.study for entry in entries},
+        data_path={trial.dataset: place.data_path(trial.dataset) for trial in trials},
+        device=place.device,
+        engine=place.engine,
+        workers=_workers(place) if alone else place.workers,
+        cluster=place.cluster,
+        limit=limit,
+        run=_run_of(kind),
+        console=place.console,
+    )
+    return tally.failures, limit is not None and tally.done + tally.failed + tally.elsewhere < len(trials)
+
+
+def _workers(place: Place) -> int | None:
+    """As many as are asked for, but no more than can be timed beside each other."""
+    return None if place.workers is None else min(place.workers, suitable_workers(place.device))
+
+
+def _run_of(kind: str) -> RunTrial:
+    if kind == "dynamics":
+        from ipg.experiments.reproduce.dynamics import run_dynamics
+
+        return run_dynamics
+    return run_trial
+
+
+def _named(names: Iterable[str]) -> str:
+    """A few reproductions by their names; of many the first ones, and how many more there are."""
+    known = list(dict.fromkeys(names))
+    few = MOST_NAMED - 1
+    return listed(known if len(known) <= MOST_NAMED else [*known[:few], f"{len(known) - few} more"])
+
+
+def _stands(one: Asked, rows: Sequence[Row], entries: Sequence[_Entry], failed: set[Hashable], *, over: bool) -> Run:
+    """How a reproduction stands after the queues; a run that another one asked for before it counts for both."""
+    own, keys = set(one.runs()), {row.get("key") for row in rows}
+    left = {entry.run for entry in entries if entry.trial.key not in keys} - failed
+    return Run(measure(one.reproduction, rows), len(own & failed), over and bool(own & left))
