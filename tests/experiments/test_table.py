@@ -246,6 +246,18 @@ def test_photographs_are_judged_by_their_worst_group_beside_the_papers_other_net
     assert "`mobilenetv2_100`, where the paper has ResNet-50" in " ".join(text.split())
 
 
+def test_plain_training_by_two_protocols_says_by_whose_settings(birds: Path) -> None:
+    text = BIRDS.replace('"tuned"', '"paper"').replace('"decision"', '"other"').replace("epochs = 6", "epochs = 10")
+    (birds / "studies" / "papers.toml").write_text(text, encoding="utf-8")
+    trials = load_study(birds / "studies" / "papers.toml").trials
+    plain = next(trial for trial in trials if trial.method == "erm" and not trial.config.class_weighted)
+    write(birds / "results" / "papers" / "trials.jsonl", [row(plain, 0.9, worst=0.1)])
+    table = dataset_table("waterbirds100", measured(birds / "results", birds / "studies"), published())
+    assert cells(table, "ERM, paper's settings")[1] == "10.0"
+    assert cells(table, "ERM, our settings")[1] == "35.0 ± 7.1"
+    assert cells(table, "ERM, class-weighted")[1] == "20.0"  # by one protocol alone
+
+
 def test_a_moved_line_is_told_from_none(birds: Path) -> None:
     known = measured(birds / "results", birds / "studies")
     text = dataset_table("waterbirds100", known, published())

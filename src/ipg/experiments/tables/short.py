@@ -48,11 +48,14 @@ def dataset_table(dataset: str, studies: Sequence[Measured], figures: Sequence[F
         return photographs_table(plain_first, figures)
     bounds = {figure.approach: figure for figure in figures if figure.dataset == dataset}
     head = ["", "accuracy", "seeds", "last epoch", "worst group", "seconds", "paper"]
-    lines = [[_title(arm), *numbers(arm), figure_text(figure_of(arm, figures))] for arm in arms]
+    titles = _titles(arms)
+    lines = [
+        [title, *numbers(arm), figure_text(figure_of(arm, figures))] for title, arm in zip(titles, arms, strict=True)
+    ]
     for name, place in (("Random", 0), ("Optimal", len(lines) + 1)):
         if name in bounds:
             lines.insert(place, [name, *[""] * (len(head) - 2), figure_text(bounds[name])])
-    return _page(head, lines, arms, [_title(arm) for arm in arms])
+    return _page(head, lines, arms, titles)
 
 
 def photographs_table(arms: Sequence[Arm], figures: Sequence[Figure]) -> str:
@@ -60,7 +63,7 @@ def photographs_table(arms: Sequence[Arm], figures: Sequence[Figure]) -> str:
     arms = [arm for arm in arms if arm.rows]
     if not arms:
         return "Not measured yet."
-    titles = [_title(arm, photographs=True) for arm in arms]
+    titles = _titles(arms, photographs=True)
     networks = {str(arm.config["model"] or arm.rows[0]["config"]["model"]) for arm in arms}
     told = [beside(arm, figures) for arm in arms]
     head = ["", "worst group", "interval", "seeds", "average", "worst group, last epoch", "seconds"]
@@ -130,6 +133,15 @@ def _is_default(arm: Arm) -> bool:
     """Whether the method's own options are what they are when nothing is said."""
     defaults = option_defaults(method_class(arm.method))
     return all(defaults[name] == value for name, value in arm.options.items())
+
+
+def _titles(arms: Sequence[Arm], *, photographs: bool = False) -> list[str]:
+    """The arms in words; those that would read alike say by whose settings they are."""
+    titles = [_title(arm, photographs=photographs) for arm in arms]
+    return [
+        f"{title}, {PROTOCOLS.get(arm.protocol, arm.protocol)}" if titles.count(title) > 1 else title
+        for title, arm in zip(titles, arms, strict=True)
+    ]
 
 
 def _title(arm: Arm, *, photographs: bool = False) -> str:
