@@ -284,6 +284,14 @@ def test_a_page_is_filled_and_checked(small: Path, capsys: pytest.CaptureFixture
     assert "<!-- /reproduce:small -->" in capsys.readouterr().err
 
 
+def test_what_was_seen_of_a_claim_is_told_after_it_and_not_of_small_versions(small: Path) -> None:
+    (file,) = (small / "reproductions").glob("*small.toml")
+    file.write_text(SMALL.replace("claim =", 'seen = "They were."\nclaim ='), encoding="utf-8")
+    page = filled("<!-- reproduce:small -->\n<!-- /reproduce:small -->\n", small / "results")
+    assert page.index("More pairs are better.") < page.index("*What we saw*: They were.") < page.index("How it stands")
+    assert load_reproduction("small", quick=True).seen == ""
+
+
 def test_the_projects_own_page_is_what_its_rows_give(repo_root: Path) -> None:
     page = (repo_root / "docs" / "results.md").read_text(encoding="utf-8")
     assert filled(page, repo_root / "results") == page

@@ -43,6 +43,8 @@ def _section(reproduction: Reproduction, results: Path) -> str:
     parts = [
         f"*The paper* (`{reproduction.paper}`): {reproduction.claim}" if reproduction.paper else reproduction.claim
     ]
+    if reproduction.seen:
+        parts.append(f"*What we saw*: {reproduction.seen}")
     if "cost" in reproduction.metrics:
         measured = with_cost(measured)
     if measured:

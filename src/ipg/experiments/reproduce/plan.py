@@ -3,6 +3,7 @@
     title = "Number of pairs"
     paper = "tab:pair-sensitivity"      # its label in the paper
     claim = "…"                         # what the paper says of it
+    seen = "…"                          # what our rows say of it, by hand: whether it holds, and why where it does not
     metrics = ["average"]               # what is compared; the first is drawn
     figure = "boxes"                    # boxes, grid or none
     alone = true                        # its rows are its own: those of other studies do not count, as where times are
@@ -52,8 +53,8 @@ FOLDER = Path(__file__).with_name("reproductions")
 SEEDS = 10
 _published = cache(published)
 _KEYS = (
-    "title", "paper", "claim", "kind", "metrics", "figure", "axes", "notes", "seeds", "alone", "arm", "quoted",
-    "quick", "settings",
+    "title", "paper", "claim", "seen", "kind", "metrics", "figure", "axes", "notes", "seeds", "alone", "arm",
+    "quoted", "quick", "settings",
 )  # fmt: skip
 _ARM_KEYS = (
     "name", "paper", "datasets", "protocol", "method", "config", "vary", "folder", "seeds", "network", "needs", "quick",
@@ -100,6 +101,8 @@ class Reproduction:
     title: str
     paper: str | None
     claim: str
+    seen: str
+    """What our rows say of it; empty where there is nothing to say yet."""
     kind: str
     metrics: tuple[str, ...]
     figure: str | None
@@ -177,6 +180,7 @@ def read_reproduction(path: Path, name: str, *, quick: bool = False) -> Reproduc
         title=content["title"],
         paper=content.get("paper"),
         claim=content["claim"],
+        seen="" if quick else content.get("seen", ""),
         kind=content.get("kind", "trials"),
         metrics=tuple(content.get("metrics", ("average",))),
         figure=content.get("figure"),
