@@ -77,7 +77,7 @@ def process() -> Callable[..., Finished]:
 
 
 @pytest.fixture(scope="session")
-def refused() -> Callable[..., str]:
+def assert_refused() -> Callable[..., str]:
     """Runs a command that has to end in a few clear lines; returns them."""
 
     def refuse(*arguments: object, says: tuple[str, ...]) -> str:

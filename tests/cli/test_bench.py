@@ -75,11 +75,11 @@ def test_cases_that_came_and_went_are_named(ipg, times: list[float]) -> None:
     assert "Cases in the rows alone: 1\n  steps: was\n" in out
 
 
-def test_a_machine_without_rows_is_refused_before_anything_is_measured(refused, ipg, times: list[float]) -> None:
+def test_a_machine_without_rows_is_refused_before_anything_is_measured(assert_refused, ipg, times: list[float]) -> None:
     ipg(*LINE, "--write", "speed.jsonl")
     file = Path("speed.jsonl")
     file.write_text(file.read_text(encoding="utf-8").replace("1 threads", "9 threads"), encoding="utf-8")
-    refused(*LINE, "--against", file, says=("no row is of this machine", "9 threads", "--write"))
+    assert_refused(*LINE, "--against", file, says=("no row is of this machine", "9 threads", "--write"))
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_a_machine_without_rows_is_refused_before_anything_is_measured(refused, 
         (["bench", "--threads", "0"], "--threads"),
     ],
 )
-def test_mistakes_are_one_clear_line(refused, arguments: list[str], says: str) -> None:
-    refused(*arguments, says=(says,))
+def test_mistakes_are_one_clear_line(assert_refused, arguments: list[str], says: str) -> None:
+    assert_refused(*arguments, says=(says,))
 
 
 def test_help_names_every_benchmark(ipg) -> None:

@@ -88,19 +88,21 @@ def test_a_run_that_fails_stops_no_other(ipg, bars: list[str], tmp_path: Path, m
     assert "Runs that failed" not in (tmp_path / "here" / "report.html").read_text(encoding="utf-8")
 
 
-def test_nothing_to_show_when_all_fail(ipg, refused, bars: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_show_when_all_fail(ipg, assert_refused, bars: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from ipg.experiments import trial
 
     def failing(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no luck")
 
     monkeypatch.setattr(trial, "train", failing)
-    refused("compare", *bars, "--seeds", "1", "--workers", "1", "--output", "x", says=("no run of the comparison",))
+    assert_refused(
+        "compare", *bars, "--seeds", "1", "--workers", "1", "--output", "x", says=("no run of the comparison",)
+    )
 
 
-def test_what_cannot_be_is_refused_before_anything_is_made(refused, bars: list[str], tmp_path: Path) -> None:
+def test_what_cannot_be_is_refused_before_anything_is_made(assert_refused, bars: list[str], tmp_path: Path) -> None:
     options = [*bars, "--pairs", "0", "--methods", "erm,ipg,joint", "--output", "here"]
-    text = refused("compare", *options, says=("ipg: ipg: method 'ipg'", "ipg: joint: method 'joint'"))
+    text = assert_refused("compare", *options, says=("ipg: ipg: method 'ipg'", "ipg: joint: method 'joint'"))
     assert len(text.splitlines()) == 2
     assert not (tmp_path / "here").exists()
 
@@ -118,11 +120,11 @@ def test_what_cannot_be_is_refused_before_anything_is_made(refused, bars: list[s
         (["--config", "no.toml"], "there is no configuration file no.toml"),
     ],
 )
-def test_mistakes_are_one_line(refused, options: list[str], says: str) -> None:
-    refused("compare", *options, says=(says,))
+def test_mistakes_are_one_line(assert_refused, options: list[str], says: str) -> None:
+    assert_refused("compare", *options, says=(says,))
 
 
-def test_settings_from_a_file(ipg, refused, bars: list[str], tmp_path: Path) -> None:
+def test_settings_from_a_file(ipg, assert_refused, bars: list[str], tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('learning_rate = 0.01\nmethod = "dfr"\n', encoding="utf-8")
     done = ipg("compare", *bars, "--config", "run.toml", "--methods", "erm", "--seeds", "4,5", "--workers", "1")
     assert done.code == 0, done
@@ -132,10 +134,10 @@ def test_settings_from_a_file(ipg, refused, bars: list[str], tmp_path: Path) -> 
         ("erm", 5, 0.01),
     ]
     (tmp_path / "run.toml").write_text("[options]\ncopies = 3\n", encoding="utf-8")
-    refused("compare", *bars, "--config", "run.toml", says=("options are of one method",))
+    assert_refused("compare", *bars, "--config", "run.toml", says=("options are of one method",))
 
 
-def test_your_own_images_with_and_without_groups(ipg, refused, photos: Path, tmp_path: Path) -> None:
+def test_your_own_images_with_and_without_groups(ipg, assert_refused, photos: Path, tmp_path: Path) -> None:
     """Without the column attribute accuracy is told by class, and methods that need it are refused."""
     common = ["--data-path", photos, "--pairs", photos / "pairs.csv", "--size", "16", "--model", "small_cnn"]
     common += ["--epochs", "2", "--batch", "8", "--seeds", "2", "--workers", "1"]
@@ -150,7 +152,9 @@ def test_your_own_images_with_and_without_groups(ipg, refused, photos: Path, tmp
     lines = (photos / "photos.csv").read_text(encoding="utf-8").splitlines()
     plain = [",".join(part for place, part in enumerate(line.split(",")) if place != 2) for line in lines]
     (tmp_path / "plain.csv").write_text("\n".join(plain) + "\n", encoding="utf-8")
-    text = refused("compare", "--data", "plain.csv", *common, "--methods", "erm,rwg,dfr", says=("rwg: ", "dfr: "))
+    text = assert_refused(
+        "compare", "--data", "plain.csv", *common, "--methods", "erm,rwg,dfr", says=("rwg: ", "dfr: ")
+    )
     assert "give the table a column attribute" in text
     done = ipg("compare", "--data", "plain.csv", *common, "--methods", "erm,ipg", "--output", "classes")
     assert done.code == 0, done
@@ -159,7 +163,9 @@ def test_your_own_images_with_and_without_groups(ipg, refused, photos: Path, tmp
     assert "come without group labels" in page
 
 
-def test_other_data_of_the_same_name_does_not_replace_the_page(ipg, refused, photos: Path, tmp_path: Path) -> None:
+def test_other_data_of_the_same_name_does_not_replace_the_page(
+    ipg, assert_refused, photos: Path, tmp_path: Path
+) -> None:
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "images").symlink_to(photos / "images")
@@ -172,16 +178,18 @@ def test_other_data_of_the_same_name_does_not_replace_the_page(ipg, refused, pho
     page = tmp_path / "runs" / "compare-photos" / "report.html"
     before = page.read_bytes()
     says = ("runs/compare-photos holds a comparison on other data (first/photos.csv)", "--output")
-    refused("compare", "--data", "second/photos.csv", *line, "--seeds", "7,8", says=says)
+    assert_refused("compare", "--data", "second/photos.csv", *line, "--seeds", "7,8", says=says)
     assert page.read_bytes() == before
     again = ipg("compare", "--data", "first/photos.csv", *line, "--seeds", "2")
     assert again.code == 0, again
 
 
-def test_somebody_elses_page_is_not_replaced(refused, bars: list[str], tmp_path: Path) -> None:
+def test_somebody_elses_page_is_not_replaced(assert_refused, bars: list[str], tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "report.html").write_text("mine")
-    refused("compare", *bars, "--output", "here", says=("here/report.html exists and is no page of ipg", "--output"))
+    assert_refused(
+        "compare", *bars, "--output", "here", says=("here/report.html exists and is no page of ipg", "--output")
+    )
     assert [file.name for file in (tmp_path / "here").iterdir()] == ["report.html"]
 
 

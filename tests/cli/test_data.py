@@ -85,7 +85,7 @@ def test_check_of_broken_images_exits_with_1(ipg, photos: Path) -> None:
     assert shown["findings"][0]["items"] == ["cat/04.png: " + shown["findings"][0]["items"][0].partition(": ")[2]]
 
 
-def test_check_of_a_broken_table_names_everything(ipg, refused, photos: Path) -> None:
+def test_check_of_a_broken_table_names_everything(ipg, assert_refused, photos: Path) -> None:
     table = photos / "labels.csv"
     table.write_text(table.read_text() + "\n" + "\n".join(f"none/{n}.png,1,0" for n in range(40)))
     done = ipg("data", "check", "photos/labels.csv")
@@ -95,13 +95,17 @@ def test_check_of_a_broken_table_names_everything(ipg, refused, photos: Path) ->
     assert "… and 16 more; --json names all" in done.out
     report = json.loads(ipg("data", "check", "photos/labels.csv", "--json").out)
     assert (report["broken"], len(report["problems"])) == (True, 40)
-    refused("train", "--data", "photos/labels.csv", says=("there is no image 'none/0.png'", "… and 36 more mistakes"))
+    assert_refused(
+        "train", "--data", "photos/labels.csv", says=("there is no image 'none/0.png'", "… and 36 more mistakes")
+    )
 
 
-def test_check_of_data_that_is_not_there(refused) -> None:
-    refused("data", "check", "waterbirds100", says=("no waterbirds100 at", "IPG_DATA", "ipg data prepare waterbirds"))
-    refused("data", "check", "celeba", "--data-path", "none", says=("no celeba at none", "img_align_celeba.zip"))
-    refused("data", "check", "photos/none.csv", says=("there is no table photos/none.csv",))
+def test_check_of_data_that_is_not_there(assert_refused) -> None:
+    assert_refused(
+        "data", "check", "waterbirds100", says=("no waterbirds100 at", "IPG_DATA", "ipg data prepare waterbirds")
+    )
+    assert_refused("data", "check", "celeba", "--data-path", "none", says=("no celeba at none", "img_align_celeba.zip"))
+    assert_refused("data", "check", "photos/none.csv", says=("there is no table photos/none.csv",))
 
 
 def test_many_classes_do_not_fill_the_screen(ipg, make_table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,10 +127,10 @@ def test_cache(ipg, photos: Path) -> None:
     assert ipg("data", "cache").out.startswith("no decoded images in ")
 
 
-def test_prepare_waterbirds(ipg, refused, tmp_path: Path) -> None:
+def test_prepare_waterbirds(ipg, assert_refused, tmp_path: Path) -> None:
     line = ["data", "prepare", "waterbirds", "--cub", "cub", "--places", "places", "--output", "out"]
-    refused(*line, "--correlation", "2", says=("correlation=2.0", "from 0 to 1"))
-    refused(*line, says=("there is no folder segmentations in cub",))
+    assert_refused(*line, "--correlation", "2", says=("correlation=2.0", "from 0 to 1"))
+    assert_refused(*line, says=("there is no folder segmentations in cub",))
     folders = ("b/bamboo_forest", "f/forest/broadleaf", "o/ocean", "l/lake/natural")
     for folder in ("cub/images/001.Albatross", "cub/segmentations/001.Albatross", *(f"places/{f}" for f in folders)):
         Path(folder).mkdir(parents=True)
@@ -142,9 +146,9 @@ def test_prepare_waterbirds(ipg, refused, tmp_path: Path) -> None:
     assert ipg(*done.out.split()[2:], "--size", "8").code == 0
 
 
-def test_prepare_celeba(ipg, refused, tmp_path: Path) -> None:
+def test_prepare_celeba(ipg, assert_refused, tmp_path: Path) -> None:
     line = ["data", "prepare", "celeba", "--archives", "downloads", "--output", "out"]
-    refused(*line, says=("there is no folder downloads", "img_align_celeba.zip"))
+    assert_refused(*line, says=("there is no folder downloads", "img_align_celeba.zip"))
     Path("downloads").mkdir()
     Path("downloads/list_attr_celeba.txt").write_text("1\nBlond_Hair Male\n000001.jpg 1 -1\n")
     Path("downloads/list_eval_partition.txt").write_text("000001.jpg 0\n")
@@ -187,10 +191,10 @@ def test_fetch_goes_to_the_folder_where_loading_looks(ipg, tmp_path: Path, monke
     assert ipg("data", "fetch", "mnist").out == f"MNIST is in {tmp_path / 'no-mnist'}\n"
 
 
-def test_fetch_without_a_network(refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_without_a_network(assert_refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = fake_download(monkeypatch, fails=True)
     says = ("train-images-idx3-ubyte.gz could not be downloaded", "no route to host", "Check the network", "IPG_MNIST")
-    refused("data", "fetch", "mnist", "--folder", "data", says=says)
+    assert_refused("data", "fetch", "mnist", "--folder", "data", says=says)
     assert len(asked) == len(mnist.MIRRORS)
     assert list((tmp_path / "data").iterdir()) == []
 
@@ -201,7 +205,7 @@ def test_one_problem_is_one_problem(ipg, photos: Path) -> None:
     assert "photos/labels.csv cannot be used: 1 problem\n" in ipg("data", "check", "photos/labels.csv").out
 
 
-def test_a_wrong_column_for_the_label(ipg, refused, photos: Path) -> None:
+def test_a_wrong_column_for_the_label(ipg, assert_refused, photos: Path) -> None:
     names = [f"{('cat', 'dog')[n % 2]}/{n:02d}.png,{n}" for n in range(24)]
     (photos / "wrong.csv").write_text("\n".join(["path,label", *names]))
     done = ipg("data", "check", "photos/wrong.csv", "--size", "16")
@@ -209,13 +213,13 @@ def test_a_wrong_column_for_the_label(ipg, refused, photos: Path) -> None:
     said = " ".join(done.out.split())
     assert "Nearly as many labels as images: is `label` the right column? There are 24 labels for 24" in said
     says = ("nearly as many labels as images: is `label` the right column?",)
-    refused("train", "--data", "photos/wrong.csv", "--size", "16", says=says)
+    assert_refused("train", "--data", "photos/wrong.csv", "--size", "16", says=says)
 
 
-def test_a_folder_called_like_a_data_set(ipg, refused, photos: Path, tmp_path: Path) -> None:
+def test_a_folder_called_like_a_data_set(ipg, assert_refused, photos: Path, tmp_path: Path) -> None:
     for name in ("celeba", "waterbirds", "folder", "colored_mnist"):
         photos = photos.rename(tmp_path / name)
-        refused("data", "check", name, says=(f"write ./{name}",))
+        assert_refused("data", "check", name, says=(f"write ./{name}",))
         assert ipg("data", "check", f"./{name}", "--size", "8").code == 0
 
 

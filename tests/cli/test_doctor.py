@@ -59,9 +59,9 @@ def test_every_finding_has_a_mark_meaning_and_remedy(ipg, bars: list[str], tmp_p
     assert out.count("Remedy: ") == sum(line.startswith(("  ✗", "  !", "  ·")) for line in out.splitlines())
 
 
-def test_what_cannot_be_read_is_said_in_a_line(refused, finished: Path, tmp_path: Path) -> None:
-    refused("doctor", tmp_path / "nowhere", says=("is not the folder of a run",))
+def test_what_cannot_be_read_is_said_in_a_line(assert_refused, finished: Path, tmp_path: Path) -> None:
+    assert_refused("doctor", tmp_path / "nowhere", says=("is not the folder of a run",))
     (finished / "metrics.jsonl").write_text("{", encoding="utf-8")
-    refused("doctor", finished, says=("metrics.jsonl is damaged",))
+    assert_refused("doctor", finished, says=("metrics.jsonl is damaged",))
     (finished / "config.json").write_text("{}", encoding="utf-8")
-    refused("doctor", finished, says=("config.json is not of a run",))
+    assert_refused("doctor", finished, says=("config.json is not of a run",))

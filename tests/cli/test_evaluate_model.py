@@ -53,17 +53,17 @@ def test_with_data_there_are_groups(ipg, photos: Path) -> None:
     assert json.loads(done.out)[spec]["data"]["average"] == share(40, 40)
 
 
-def test_columns_of_other_names(ipg, refused, photos: Path, tmp_path: Path) -> None:
+def test_columns_of_other_names(ipg, assert_refused, photos: Path, tmp_path: Path) -> None:
     rows = (photos / "photos.csv").read_text().replace("path,label,attribute", "file,light,colour", 1)
     (tmp_path / "mine.csv").write_text(rows)
     asked = ("evaluate", photos / "plain", "--data", "mine.csv", "--data-path", photos, "--json")
-    refused(*asked, says=("--path-column", "--label-column"))
+    assert_refused(*asked, says=("--path-column", "--label-column"))
     names = ("--path-column", "file", "--label-column", "light", "--attribute-column", "colour")
     found, plain = ipg(*asked, *names), ipg("evaluate", photos / "plain", "--data", photos / "photos.csv", "--json")
     (mine,), (theirs,) = (json.loads(done.out).values() for done in (found, plain))
     assert mine["data"] == theirs["data"] | {"name": "mine"}
     pairs = ("evaluate", photos / "plain", "--pairs", photos / "pairs.csv")
-    refused(*pairs, "--path-column", "file", says=("--path-column is for --data",))
+    assert_refused(*pairs, "--path-column", "file", says=("--path-column is for --data",))
 
 
 def test_the_table_for_people(ipg, photos: Path) -> None:
@@ -138,7 +138,9 @@ def test_pairs_of_images_of_the_data(ipg, photos: Path, tmp_path: Path) -> None:
     assert metrics["pairs"]["disagreement"] == share(0, 1)
 
 
-def test_pairs_that_were_built_smaller_are_not_enlarged_in_silence(ipg, refused, photos: Path, tmp_path: Path) -> None:
+def test_pairs_that_were_built_smaller_are_not_enlarged_in_silence(
+    ipg, assert_refused, photos: Path, tmp_path: Path
+) -> None:
     shutil.copytree(photos / "pairs", tmp_path / "small" / "pairs")
     shutil.copy(photos / "pairs.csv", tmp_path / "small")
     record = {split: {"settings": {"size": 16}} for split in ("train", "validation")}
@@ -150,43 +152,55 @@ def test_pairs_that_were_built_smaller_are_not_enlarged_in_silence(ipg, refused,
         "--pairs",
         tmp_path / "small" / "pairs.csv",
     )
-    refused(*model, says=("the pairs are of images of 16 pixels, the network is to see 224", "take --size 16"))
+    assert_refused(*model, says=("the pairs are of images of 16 pixels, the network is to see 224", "take --size 16"))
     assert ipg(*model, "--size", 16).code == 0
 
 
-def test_mistakes_are_said_in_a_sentence(refused, photos: Path, tmp_path: Path) -> None:
+def test_mistakes_are_said_in_a_sentence(assert_refused, photos: Path, tmp_path: Path) -> None:
     pairs, run, mine = photos / "pairs.csv", photos / "plain", f"python:{photos / 'mine.py'}"
-    refused("evaluate", says=("nothing to measure", "--model"))
-    refused("evaluate", "--model", f"{mine}:by_color", says=("--pairs", "--data"))
-    refused(
+    assert_refused("evaluate", says=("nothing to measure", "--model"))
+    assert_refused("evaluate", "--model", f"{mine}:by_color", says=("--pairs", "--data"))
+    assert_refused(
         "evaluate", "--model", f"{mine}:of_three", "--pairs", pairs, "--classes", "above,below", says=("3 classes",)
     )
-    refused("evaluate", "--model", f"{mine}:of_three", "--data", photos / "photos.csv", says=("3 classes", "has 2"))
-    refused("evaluate", "--model", f"{mine}:by_color", "--pairs", pairs, "--classes", "a,a", says=("all different",))
-    refused("evaluate", "--model", f"{mine}:by_color", "--pairs", pairs, "--classes", "a,b", says=("'above'", "a, b"))
-    refused("evaluate", "--model", f"{mine}:small", "--pairs", pairs, says=("does not take images of 3x224x224",))
-    refused("evaluate", "--model", f"{mine}:flat", "--pairs", pairs, says=("an output of shape (150528,)",))
-    refused("evaluate", "--model", f"{mine}:headless", "--pairs", pairs, "--classes", "a,b", says=("has 3 outputs",))
-    refused("evaluate", "--model", "nothing", "--pairs", pairs, says=("there is no model 'nothing'",))
-    refused("evaluate", run, "--pairs", "none.csv", says=("there is no table none.csv",))
-    refused("evaluate", run, "--pairs", pairs, "--size", "32", says=("leave --size 32 out",))
-    refused("evaluate", run, "--pairs", pairs, "--classes", "below,above", says=("above, below apart",))
-    refused("evaluate", run, "--classes", "a,b", says=("--classes is for --pairs",))
-    refused("evaluate", run, "--pairs", pairs, "--device", "tpu", says=("there is no device 'tpu'",))
-    refused("evaluate", run, "--data", photos / "photos.csv", "--split", "nope", says=("no split 'nope'",))
-    refused("evaluate", tmp_path, "--pairs", pairs, says=("not the folder of a run",))
+    assert_refused(
+        "evaluate", "--model", f"{mine}:of_three", "--data", photos / "photos.csv", says=("3 classes", "has 2")
+    )
+    assert_refused(
+        "evaluate", "--model", f"{mine}:by_color", "--pairs", pairs, "--classes", "a,a", says=("all different",)
+    )
+    assert_refused(
+        "evaluate", "--model", f"{mine}:by_color", "--pairs", pairs, "--classes", "a,b", says=("'above'", "a, b")
+    )
+    assert_refused(
+        "evaluate", "--model", f"{mine}:small", "--pairs", pairs, says=("does not take images of 3x224x224",)
+    )
+    assert_refused("evaluate", "--model", f"{mine}:flat", "--pairs", pairs, says=("an output of shape (150528,)",))
+    assert_refused(
+        "evaluate", "--model", f"{mine}:headless", "--pairs", pairs, "--classes", "a,b", says=("has 3 outputs",)
+    )
+    assert_refused("evaluate", "--model", "nothing", "--pairs", pairs, says=("there is no model 'nothing'",))
+    assert_refused("evaluate", run, "--pairs", "none.csv", says=("there is no table none.csv",))
+    assert_refused("evaluate", run, "--pairs", pairs, "--size", "32", says=("leave --size 32 out",))
+    assert_refused("evaluate", run, "--pairs", pairs, "--classes", "below,above", says=("above, below apart",))
+    assert_refused("evaluate", run, "--classes", "a,b", says=("--classes is for --pairs",))
+    assert_refused("evaluate", run, "--pairs", pairs, "--device", "tpu", says=("there is no device 'tpu'",))
+    assert_refused("evaluate", run, "--data", photos / "photos.csv", "--split", "nope", says=("no split 'nope'",))
+    assert_refused("evaluate", tmp_path, "--pairs", pairs, says=("not the folder of a run",))
 
 
-def test_all_broken_pairs_are_named(refused, photos: Path, tmp_path: Path) -> None:
+def test_all_broken_pairs_are_named(assert_refused, photos: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.csv").write_text("first,second,label,split\nno.png,neither.png,above,train\n")
-    refused("evaluate", photos / "plain", "--pairs", "broken.csv", says=("line 2: no.png", "line 2: neither.png"))
+    assert_refused(
+        "evaluate", photos / "plain", "--pairs", "broken.csv", says=("line 2: no.png", "line 2: neither.png")
+    )
     (tmp_path / "other.csv").write_text("first,second,label,split\ndata:a.png,data:b.png,above,train\n")
-    refused("evaluate", photos / "plain", "--pairs", "other.csv", says=("say which with --data",))
+    assert_refused("evaluate", photos / "plain", "--pairs", "other.csv", says=("say which with --data",))
     (tmp_path / "gone.csv").write_text("first,second,label,split,status\na.png,b.png,above,train,rejected\n")
-    refused("evaluate", photos / "plain", "--pairs", "gone.csv", says=("no pair",))
+    assert_refused("evaluate", photos / "plain", "--pairs", "gone.csv", says=("no pair",))
 
 
 @pytest.mark.parametrize("broken", ["model.safetensors", "result.json"])
-def test_a_damaged_run_is_refused(refused, finished: Path, photos: Path, broken: str) -> None:
+def test_a_damaged_run_is_refused(assert_refused, finished: Path, photos: Path, broken: str) -> None:
     (finished / broken).write_bytes(b"junk")
-    refused("evaluate", finished, "--pairs", photos / "pairs.csv", says=(broken, "damaged"))
+    assert_refused("evaluate", finished, "--pairs", photos / "pairs.csv", says=(broken, "damaged"))

@@ -120,9 +120,9 @@ def test_one_format_checked_on_images_of_ones_own(ipg, photos: Path, tmp_path: P
     assert "onnx" not in Path("out/README.md").read_text()
 
 
-def test_checked_on_the_images_of_a_table(ipg, refused, photos: Path) -> None:
+def test_checked_on_the_images_of_a_table(ipg, assert_refused, photos: Path) -> None:
     named = ("export", photos / "plain", "--format", "torch", "--path-column", "file")
-    refused(*named, says=("--path-column is for a table of --images",))
+    assert_refused(*named, says=("--path-column is for a table of --images",))
     shutil.copytree(photos / "images", "images")
     Path("few.csv").write_text("file\nimages/test0.png\nimages/test1.png\n")
     done = ipg(*named, "--output", "out", "--images", "few.csv")
@@ -130,35 +130,35 @@ def test_checked_on_the_images_of_a_table(ipg, refused, photos: Path) -> None:
     assert "logits of 2 images" in done.out
 
 
-def test_without_its_data_it_asks_for_images(refused, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_data_it_asks_for_images(assert_refused, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ipg.data.load import DATASETS
 
     monkeypatch.delitem(DATASETS, "bars")
-    refused("export", finished, "--format", "torch", says=("unknown data set 'bars'", "--images"))
+    assert_refused("export", finished, "--format", "torch", says=("unknown data set 'bars'", "--images"))
     assert not Path("exported").exists()
 
 
-def test_what_cannot_be_is_said(refused, photos: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_is_said(assert_refused, photos: Path, tmp_path: Path) -> None:
     run = photos / "plain"
-    refused("export", "nowhere", says=("nowhere is not the folder of a run",))
-    refused("export", run, "--format", "tflite", says=("no format 'tflite'", "torch, onnx, both"))
+    assert_refused("export", "nowhere", says=("nowhere is not the folder of a run",))
+    assert_refused("export", run, "--format", "tflite", says=("no format 'tflite'", "torch, onnx, both"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
-    refused("export", run, "--output", "full", says=("full exists and is not empty", "--output"))
-    refused("export", run, "--output", "full/mine.txt", says=("full/mine.txt exists",))
+    assert_refused("export", run, "--output", "full", says=("full exists and is not empty", "--output"))
+    assert_refused("export", run, "--output", "full/mine.txt", says=("full/mine.txt exists",))
     assert [entry.name for entry in tmp_path.iterdir()] == ["full"]
 
 
-def test_without_onnx_one_sentence_says_so(refused, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onnx_one_sentence_says_so(assert_refused, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ipg.export import programs
 
     monkeypatch.setattr(programs, "find_spec", lambda name: None)
-    said = refused("export", photos / "plain", says=("[export]", "--format torch"))
+    said = assert_refused("export", photos / "plain", says=("[export]", "--format torch"))
     assert "onnx and onnxscript and onnxruntime" in said
 
 
 def test_a_program_that_computes_something_else_is_not_kept(
-    refused, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    assert_refused, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ipg.export import programs
 
@@ -167,10 +167,10 @@ def test_a_program_that_computes_something_else_is_not_kept(
             return super().forward(images) + 0.1
 
     monkeypatch.setattr(programs, "Program", Other)
-    refused("export", photos / "plain", "--format", "torch", says=("off by 0.1", "not kept"))
+    assert_refused("export", photos / "plain", "--format", "torch", says=("off by 0.1", "not kept"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_damaged_weights_are_named(refused, finished: Path) -> None:
+def test_damaged_weights_are_named(assert_refused, finished: Path) -> None:
     (finished / "model.safetensors").write_bytes(b"junk")
-    refused("export", finished, "--format", "torch", says=("model.safetensors is damaged",))
+    assert_refused("export", finished, "--format", "torch", says=("model.safetensors is damaged",))

@@ -52,7 +52,7 @@ def test_build_show_and_audit(ipg, shapes: tuple[str, ...]) -> None:
         assert sheet.format == "PNG"
 
 
-def test_the_folder_says_which_data_it_is_of(ipg, refused, shapes: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_folder_says_which_data_it_is_of(ipg, assert_refused, shapes: tuple[str, ...], tmp_path: Path) -> None:
     assert ipg("pairs", "build", "random", *shapes, "--split", "validation", "--count", "2", "--output", "p").code == 0
     record = json.loads(Path("p/build.json").read_text())["validation"]["settings"]
     assert (record["data"], record["size"], record["seed"]) == (str(tmp_path / "shapes/labels.csv"), 32, 0)
@@ -64,7 +64,7 @@ def test_the_folder_says_which_data_it_is_of(ipg, refused, shapes: tuple[str, ..
 
 
 def test_the_audit_compares_images_at_the_size_that_is_given(
-    ipg, refused, shapes: tuple[str, ...], monkeypatch
+    ipg, assert_refused, shapes: tuple[str, ...], monkeypatch
 ) -> None:
     from ipg.pairs.references import References
 
@@ -162,7 +162,7 @@ def test_attributes_of_more_than_two_values(ipg, shapes: tuple[str, ...], builde
     assert done.code == 0, done
 
 
-def test_the_same_command_goes_on_and_another_is_refused(ipg, refused, shapes: tuple[str, ...]) -> None:
+def test_the_same_command_goes_on_and_another_is_refused(ipg, assert_refused, shapes: tuple[str, ...]) -> None:
     command = ("pairs", "build", "background", *shapes, "--masks", "masks", "--count", "4", "--output", "pairs")
     assert ipg(*command).code == 0
     before = Path("pairs/manifest.csv").read_bytes()
@@ -170,7 +170,7 @@ def test_the_same_command_goes_on_and_another_is_refused(ipg, refused, shapes: t
     assert ipg(*command).code == 0
     assert Path("pairs/manifest.csv").read_bytes() == before
     assert len(list(Path("pairs/images").iterdir())) == 4
-    refused(*command, "--seed", "3", says=("made otherwise (seed 0, now 3)", "name another --output"))
+    assert_refused(*command, "--seed", "3", says=("made otherwise (seed 0, now 3)", "name another --output"))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_the_same_command_goes_on_and_another_is_refused(ipg, refused, shapes: t
     ],
 )
 def test_what_cannot_be_built(
-    refused, shapes: tuple[str, ...], arguments: tuple[str, ...], says: tuple[str, ...]
+    assert_refused, shapes: tuple[str, ...], arguments: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
     for path in Path("masks/images").glob("0*.png"):
         if arguments[-1] == "shapes":
@@ -207,41 +207,41 @@ def test_what_cannot_be_built(
     if arguments[-1] == "shapes":
         Path("shapes/empty").mkdir()
         arguments = (*arguments[:-1], "shapes/empty")
-    refused("pairs", "build", *arguments, *shapes, "--output", "out", says=says)
+    assert_refused("pairs", "build", *arguments, *shapes, "--output", "out", says=says)
     assert not Path("out").exists()
 
 
-def test_builders_that_need_files(refused) -> None:
+def test_builders_that_need_files(assert_refused) -> None:
     options = ("--data", "colored_fashion", "--count", "4", "--output", "out")
-    refused(
+    assert_refused(
         "pairs", "build", "background", *options, "--masks", "m", says=("are of image files", "use recolored pairs")
     )
 
 
-def test_manifests_that_are_none(refused, ipg, shapes: tuple[str, ...]) -> None:
-    refused("pairs", "show", "nowhere.csv", says=("there is no table nowhere.csv",))
+def test_manifests_that_are_none(assert_refused, ipg, shapes: tuple[str, ...]) -> None:
+    assert_refused("pairs", "show", "nowhere.csv", says=("there is no table nowhere.csv",))
     Path("empty").mkdir()
-    refused("pairs", "audit", "empty", says=("has no manifest.csv", "`ipg pairs build` makes one"))
+    assert_refused("pairs", "audit", "empty", says=("has no manifest.csv", "`ipg pairs build` makes one"))
     Path("m.csv").write_text("first,second,label,split\n")
-    refused("pairs", "audit", "m.csv", says=("has no row below its first line",))
+    assert_refused("pairs", "audit", "m.csv", says=("has no row below its first line",))
     Path("m.csv").write_text("first,second,label,split\na.png,b.png,0,test\na.png,,0,train\n")
-    refused("pairs", "audit", "m.csv", says=("line 2: split is 'test'", "line 3: no second"))
+    assert_refused("pairs", "audit", "m.csv", says=("line 2: split is 'test'", "line 3: no second"))
     Path("m.csv").write_text("first,second,label,split\n../a.png,none.png,0,train\n")
     done = ipg("pairs", "audit", "m.csv", "--data", "shapes/labels.csv")
     assert done.code == 1
     assert "is not inside" in read("m.csv")[0]["reason"]
     ipg("pairs", "build", "random", *shapes, "--split", "validation", "--count", "2", "--output", "p")
-    refused("pairs", "show", "p", "--output", "p/sheet.pdf", says=("is neither .html nor .png",))
-    refused("pairs", "audit", "p", "--model", "x", "--predictions", "y", says=("give one of them",))
+    assert_refused("pairs", "show", "p", "--output", "p/sheet.pdf", says=("is neither .html nor .png",))
+    assert_refused("pairs", "audit", "p", "--model", "x", "--predictions", "y", says=("give one of them",))
     Path("p/build.json").write_text("{")
-    refused("pairs", "show", "p", says=("build.json cannot be read", "--data"))
+    assert_refused("pairs", "show", "p", says=("build.json cannot be read", "--data"))
 
 
-def test_features_of_other_images(refused, shapes: tuple[str, ...]) -> None:
+def test_features_of_other_images(assert_refused, shapes: tuple[str, ...]) -> None:
     np.save("f.npy", np.zeros((5, 4)))
     Path("a.csv").write_text("\n".join(["image,Hat", *(f"images/{n:02d}.png,{n % 3 % 2}" for n in range(36))]))
     options = ("--count", "2", "--split", "validation", "--features", "f.npy", "--attributes", "a.csv")
-    refused("pairs", "build", "matched", *shapes, *options, "--output", "out", says=("features must be (N, D)",))
+    assert_refused("pairs", "build", "matched", *shapes, *options, "--output", "out", says=("features must be (N, D)",))
 
 
 def test_who_interrupts_is_told_how_to_go_on(ipg, shapes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,7 @@ def built(ipg, options: tuple[str, ...], *more: str, count: int = 6) -> None:
 TRAIN = ("--model", "small_cnn", "--epochs", "1", "--batch", "8", "--pairs", "pairs", "--held-out-pairs", "2")
 
 
-def test_pairs_of_a_drawn_split_serve_runs_of_every_seed(ipg, refused, classes: tuple[str, ...]) -> None:
+def test_pairs_of_a_drawn_split_serve_runs_of_every_seed(ipg, assert_refused, classes: tuple[str, ...]) -> None:
     built(ipg, classes)
     settings = json.loads(Path("pairs/build.json").read_text())["train"]["settings"]
     assert (settings["split_seed"], settings["donors"]) == (0, "images of another class")
@@ -290,7 +290,7 @@ def test_pairs_of_a_drawn_split_serve_runs_of_every_seed(ipg, refused, classes: 
         tables.append(json.loads(Path(f"runs/{seed}/config.json").read_text())["data"]["table"])
     assert tables[0] == tables[1]  # the same images are tested on, whichever run is gone on from
     says = ("were made with split_seed 0", "now drawn by split_seed 4", "--split-seed 0", "a column `split`")
-    refused("train", *classes, *TRAIN, "--split-seed", "4", "--output", "runs/x", says=says)
+    assert_refused("train", *classes, *TRAIN, "--split-seed", "4", "--output", "runs/x", says=says)
     assert ipg("evaluate", "runs/1").code == 0
 
 
@@ -330,15 +330,15 @@ def test_runs_of_before_the_split_had_a_seed(ipg, classes: tuple[str, ...], monk
     assert done.code == 0, done
 
 
-def test_pairs_of_smaller_images_are_not_trained_on(ipg, refused, classes: tuple[str, ...]) -> None:
+def test_pairs_of_smaller_images_are_not_trained_on(ipg, assert_refused, classes: tuple[str, ...]) -> None:
     built(ipg, classes)
     line = ("train", "--data", "classes", *TRAIN, "--output", "runs/x")
     says = ("pairs are of images of 32 pixels, the network is to see 48", "build them again with --size 48")
-    refused(*line, "--size", "48", says=says)
+    assert_refused(*line, "--size", "48", says=says)
     assert ipg(*line, "--size", "16").code == 0
 
 
-def test_what_pasted_comes_from_is_said(ipg, refused, classes: tuple[str, ...]) -> None:
+def test_what_pasted_comes_from_is_said(ipg, assert_refused, classes: tuple[str, ...]) -> None:
     options = ("--count", "4", "--output")
     done = ipg("pairs", "build", "background", *classes, "--masks", "class-masks", *options, "my pairs")
     assert done.out == (
@@ -346,7 +346,7 @@ def test_what_pasted_comes_from_is_said(ipg, refused, classes: tuple[str, ...]) 
         "4 pairs are in my pairs/manifest.csv; look at them with: ipg pairs show 'my pairs'\n"
     )
     for builder in ("random", "matched"):
-        refused(
+        assert_refused(
             "pairs", "build", builder, *classes, *options, "x", says=(f"{builder} pairs", "needs a column attribute")
         )
 
@@ -369,13 +369,13 @@ def test_rows_of_both_splits(ipg, shapes: tuple[str, ...]) -> None:
     assert f"\n{len(rows)} pairs are in a/manifest.csv" in ipg(*line).out  # nothing was added
 
 
-def test_columns_of_other_names(ipg, refused, shapes: tuple[str, ...]) -> None:
+def test_columns_of_other_names(ipg, assert_refused, shapes: tuple[str, ...]) -> None:
     table = Path("shapes/labels.csv")
     table.write_text(table.read_text().replace("path,label,attribute,split", "filename,class,background,split"))
     guess = "is it --path-column filename --label-column class?"
     for line in (("data", "check", "shapes/labels.csv"), ("train", *shapes), ("pairs", "build", "random", *shapes)):
         more = ("--count", "2", "--output", "p") if line[0] == "pairs" else ()
-        refused(*line, *more, says=("has no column path, label", guess))
+        assert_refused(*line, *more, says=("has no column path, label", guess))
     named = ("--path-column", "filename", "--label-column", "class", "--attribute-column", "background")
     done = ipg("data", "check", "shapes/labels.csv", "--size", "32", *named)
     assert done.code == 0
@@ -388,7 +388,9 @@ def test_columns_of_other_names(ipg, refused, shapes: tuple[str, ...]) -> None:
     assert ipg("evaluate", "run").code == 0
 
 
-def test_pairs_are_found_from_elsewhere(ipg, refused, shapes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_are_found_from_elsewhere(
+    ipg, assert_refused, shapes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert ipg("pairs", "build", "random", *shapes, "--split", "validation", "--count", "2", "--output", "p").code == 0
     Path("other").mkdir()
     home = Path.cwd()
@@ -400,15 +402,15 @@ def test_pairs_are_found_from_elsewhere(ipg, refused, shapes: tuple[str, ...], m
     assert ipg("pairs", "show", "../p").code == 0
     assert ipg("pairs", "audit", "../p", "--data", "../shapes/labels.csv").code == 0
     (home / "shapes").rename(home / "moved")
-    refused("pairs", "show", "../p", says=("the pairs are of shapes/labels.csv, which is not there", "--data"))
+    assert_refused("pairs", "show", "../p", says=("the pairs are of shapes/labels.csv, which is not there", "--data"))
     assert ipg("pairs", "show", "../p", "--data", "../moved/labels.csv").code == 0
 
 
-def test_a_folder_of_something_else_is_left_alone(ipg, refused, finished: Path, shapes: tuple[str, ...]) -> None:
+def test_a_folder_of_something_else_is_left_alone(ipg, assert_refused, finished: Path, shapes: tuple[str, ...]) -> None:
     line = ("pairs", "build", "random", *shapes, "--split", "validation", "--count", "2", "--output")
     before = sorted(path.name for path in finished.iterdir())
-    refused(*line, finished, says=("is not empty and not a folder of pairs", "name another --output"))
+    assert_refused(*line, finished, says=("is not empty and not a folder of pairs", "name another --output"))
     assert sorted(path.name for path in finished.iterdir()) == before
-    refused(*line, "shapes", says=("it holds images",))
+    assert_refused(*line, "shapes", says=("it holds images",))
     Path("empty").mkdir()
     assert ipg(*line, "empty").code == 0

@@ -72,19 +72,19 @@ def test_rejected_pairs_are_not_merged(ipg, two: tuple[str, ...]) -> None:
     assert "train: 16 background\n" in ipg("pairs", "merge", "real", "composed", "--output", "both").out
 
 
-def test_what_cannot_be_merged_is_said(ipg, refused, two: tuple[str, ...]) -> None:
-    refused("pairs", "merge", "real", "--output", "both", says=("only real is named", "two folders"))
-    refused("pairs", "merge", "real", "nothing", "--output", "both", says=("nothing",))
+def test_what_cannot_be_merged_is_said(ipg, assert_refused, two: tuple[str, ...]) -> None:
+    assert_refused("pairs", "merge", "real", "--output", "both", says=("only real is named", "two folders"))
+    assert_refused("pairs", "merge", "real", "nothing", "--output", "both", says=("nothing",))
     few = ("disc", "square", "lower --count")
-    refused("pairs", "merge", "real", "composed", "--count", "400", "--output", "both", says=few)
+    assert_refused("pairs", "merge", "real", "composed", "--count", "400", "--output", "both", says=few)
     small = ("--data", "shapes/labels.csv", "--size", "16", "--masks", "masks", "--count", "4", "--output", "small")
     assert ipg("pairs", "build", "background", *small).code == 0
-    refused("pairs", "merge", "real", "small", "--output", "both", says=("other images", "size is 32 and 16"))
+    assert_refused("pairs", "merge", "real", "small", "--output", "both", says=("other images", "size is 32 and 16"))
     assert not Path("both").exists()
 
 
 def test_a_manifest_that_does_not_say_its_data_is_merged_where_it_is_named(
-    ipg, refused, shapes: tuple[str, ...]
+    ipg, assert_refused, shapes: tuple[str, ...]
 ) -> None:
     Path("own").mkdir()
     for number in (0, 2):
@@ -92,7 +92,7 @@ def test_a_manifest_that_does_not_say_its_data_is_merged_where_it_is_named(
         Path(f"own/{number}.csv").write_text(f"first,second,label,split\n{row}\n", encoding="utf-8")
         Image.new("RGB", (32, 32), (9, number, 7)).save(f"own/{number}.png")
     line = ("pairs", "merge", "own/0.csv", "own/2.csv", "--output", "both")
-    refused(*line, says=("does not say which data set", "--data"))
+    assert_refused(*line, says=("does not say which data set", "--data"))
     done = ipg(*line, "--data", "shapes/labels.csv")
     assert (done.code, done.err) == (0, "")
     assert [row["first"] for row in read("both/manifest.csv")] == ["data:images/00.png", "data:images/02.png"]
@@ -108,12 +108,12 @@ def test_a_manifest_that_does_not_say_its_data_is_merged_where_it_is_named(
     ],
 )
 def test_a_pair_that_is_not_what_it_says_is_named_and_nothing_is_written(
-    refused, shapes: tuple[str, ...], row: str, says: tuple[str, ...]
+    assert_refused, shapes: tuple[str, ...], row: str, says: tuple[str, ...]
 ) -> None:
     Path("own").mkdir()
     for name, line in (("good", "data:images/00.png,a.png,disc,train"), ("bad", row)):
         Path(f"own/{name}.csv").write_text(f"first,second,label,split\n{line}\n", encoding="utf-8")
     Image.new("RGB", (32, 32)).save("own/a.png")
     line = ("pairs", "merge", "own/good.csv", "own/bad.csv", "--data", "shapes/labels.csv", "--output", "both")
-    refused(*line, says=("own/bad.csv line 2", *says))
+    assert_refused(*line, says=("own/bad.csv line 2", *says))
     assert not Path("both").exists()

@@ -125,26 +125,28 @@ def test_images_of_two_channels_are_the_red_and_green_of_files(ipg, embedded_run
     assert "p_footwear or bag" in rows("predictions.csv")[0]
 
 
-def test_what_cannot_be_is_said(refused, photos: Path, album: Path, finished: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_is_said(assert_refused, photos: Path, album: Path, finished: Path, tmp_path: Path) -> None:
     run = photos / "plain"
-    refused("predict", "nowhere", album, says=("nowhere is not the folder of a run",))
-    refused("predict", run, "nowhere", says=("there is nothing at nowhere",))
+    assert_refused("predict", "nowhere", album, says=("nowhere is not the folder of a run",))
+    assert_refused("predict", run, "nowhere", says=("there is nothing at nowhere",))
     (tmp_path / "empty").mkdir()
-    refused("predict", run, "empty", says=("empty has no image in it",))
-    refused("predict", run, album, "--data-path", album, says=("--data-path is for a table",))
+    assert_refused("predict", run, "empty", says=("empty has no image in it",))
+    assert_refused("predict", run, album, "--data-path", album, says=("--data-path is for a table",))
     Path("none.csv").write_text("image\na.png\n")
-    refused("predict", run, "none.csv", says=("has no column path", "is it --path-column image?"))
-    refused("predict", run, "none.csv", "--path-column", "file", says=("has no column file", "--path-column image?"))
-    refused("predict", run, album, "--path-column", "file", says=("is no table", "leave --path-column out"))
+    assert_refused("predict", run, "none.csv", says=("has no column path", "is it --path-column image?"))
+    assert_refused(
+        "predict", run, "none.csv", "--path-column", "file", says=("has no column file", "--path-column image?")
+    )
+    assert_refused("predict", run, album, "--path-column", "file", says=("is no table", "leave --path-column out"))
     Path("predictions.csv").write_text("mine")
-    refused("predict", run, album, says=("predictions.csv exists", "--output"))
+    assert_refused("predict", run, album, says=("predictions.csv exists", "--output"))
     assert Path("predictions.csv").read_text() == "mine"
     (finished / "done").unlink()
-    refused("predict", finished, album, "--output", "a.csv", says=("is not finished",))
+    assert_refused("predict", finished, album, "--output", "a.csv", says=("is not finished",))
     assert not Path("a.csv").exists()
 
 
-def test_damaged_weights_are_named(refused, finished: Path, album: Path) -> None:
+def test_damaged_weights_are_named(assert_refused, finished: Path, album: Path) -> None:
     (finished / "model.safetensors").write_bytes(b"junk")
-    refused("predict", finished, album, says=("model.safetensors is damaged",))
+    assert_refused("predict", finished, album, says=("model.safetensors is damaged",))
     assert not Path("predictions.csv").exists()

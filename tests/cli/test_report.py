@@ -40,9 +40,11 @@ def test_one_run_is_enough_and_the_page_lands_here(ipg, finished: Path, tmp_path
     assert "Guided by pairs (IPG)" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_page_replaces_a_page_and_no_other_file(ipg, refused, finished: Path, tmp_path: Path) -> None:
+def test_a_page_replaces_a_page_and_no_other_file(ipg, assert_refused, finished: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("a,b\n")
-    refused("report", finished, "--output", "mine.csv", says=("mine.csv exists and is no page of ipg", "--force"))
+    assert_refused(
+        "report", finished, "--output", "mine.csv", says=("mine.csv exists and is no page of ipg", "--force")
+    )
     assert (tmp_path / "mine.csv").read_text() == "a,b\n"
     for _ in range(2):
         assert ipg("report", finished, "--output", "page.html").code == 0
@@ -84,7 +86,7 @@ def test_a_run_is_read_back_from_another_folder(ipg, moving: Path, tmp_path: Pat
 
 
 def test_a_run_that_is_kept_elsewhere_knows_where_it_was_started(
-    ipg, refused, moving: Path, tmp_path: Path, monkeypatch
+    ipg, assert_refused, moving: Path, tmp_path: Path, monkeypatch
 ) -> None:
     line = ["--data", "photos/photos.csv", "--pairs", "pairs", "--size", 16, "--model", "small_cnn", "--epochs", 1]
     assert ipg("train", *line, "--batch", 8, "--output", tmp_path / "store" / "run").code == 0
@@ -94,7 +96,7 @@ def test_a_run_that_is_kept_elsewhere_knows_where_it_was_started(
         done = ipg(words[0], "../store/run", *words[1:])
         assert done.code == 0, done
     moving.rename(tmp_path / "gone")
-    refused("evaluate", "../store/run", says=("the pairs pairs of the run", "say where they are with --pairs"))
+    assert_refused("evaluate", "../store/run", says=("the pairs pairs of the run", "say where they are with --pairs"))
 
 
 def test_a_run_and_its_files_that_have_moved_together_are_read_there(
@@ -120,13 +122,15 @@ def test_a_folder_with_the_name_of_a_data_set_is_found_again(ipg, photos: Path, 
     assert done.code == 0, done
 
 
-def test_a_run_whose_data_and_pairs_have_moved(ipg, refused, moving: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_run_whose_data_and_pairs_have_moved(ipg, assert_refused, moving: Path, tmp_path: Path, monkeypatch) -> None:
     (moving / "photos").rename(tmp_path / "pictures")
     (moving / "pairs").rename(tmp_path / "couples")
     monkeypatch.chdir(tmp_path)
     run = "home/runs/guided"
-    refused("report", run, says=("the pairs pairs of the run", "say where they are with --pairs"))
-    refused("report", run, "--pairs", "couples", says=("photos/photos.csv", "say where they are with --data-path"))
+    assert_refused("report", run, says=("the pairs pairs of the run", "say where they are with --pairs"))
+    assert_refused(
+        "report", run, "--pairs", "couples", says=("photos/photos.csv", "say where they are with --data-path")
+    )
     assert ipg("report", run, "--pairs", "couples", "--data-path", "pictures").code == 0
     both = ipg("evaluate", run, "--pairs", "couples", "--data", "pictures/photos.csv")
     assert both.code == 0, both
@@ -135,14 +139,16 @@ def test_a_run_whose_data_and_pairs_have_moved(ipg, refused, moving: Path, tmp_p
 
 
 @pytest.mark.filterwarnings("default:the held-out pairs of:UserWarning")
-def test_other_pairs_than_those_of_then(ipg, refused, moving: Path) -> None:
+def test_other_pairs_than_those_of_then(ipg, assert_refused, moving: Path) -> None:
     rows = (moving / "pairs" / "manifest.csv").read_text(encoding="utf-8").splitlines()
     (moving / "fewer").mkdir()
     (moving / "fewer" / "pairs").symlink_to(moving / "pairs" / "pairs")
     (moving / "fewer" / "manifest.csv").write_text("\n".join(rows[:-2]) + "\n", encoding="utf-8")
     assert ipg("report", "runs/guided", "--pairs", "fewer").code == 0  # which were held out
     (moving / "fewer" / "manifest.csv").write_text("\n".join([rows[0], *rows[3:]]) + "\n", encoding="utf-8")
-    refused("report", "runs/guided", "--pairs", "fewer", says=("has changed since", "the files of then with --pairs"))
+    assert_refused(
+        "report", "runs/guided", "--pairs", "fewer", says=("has changed since", "the files of then with --pairs")
+    )
 
 
 def test_a_page_inside_the_run_does_not_disturb_it(ipg, bars: list[str], finished: Path) -> None:

@@ -29,10 +29,10 @@ def searched(ipg: Callable[..., Any], small: list[str], tmp_path: Path) -> tuple
     return folder, done.out
 
 
-def test_resume_goes_on_and_begins_nothing(ipg, refused, small: list[str], tmp_path: Path) -> None:
+def test_resume_goes_on_and_begins_nothing(ipg, assert_refused, small: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "there"
     says = (f"--resume: there is no search in {folder} to go on with; leave --resume out to begin one",)
-    refused("search", *small, "--output", folder, "--tau", "0", "--resume", says=says)
+    assert_refused("search", *small, "--output", folder, "--tau", "0", "--resume", says=says)
     assert not folder.exists()
     assert ipg("search", *small, "--output", folder, "--tau", "0").code == 0
     more = ipg("search", *small, "--output", folder, "--tau", "0", "--trials", "3", "--resume")
@@ -73,9 +73,9 @@ def test_the_same_command_again_has_nothing_to_do(
 
 
 def test_another_search_in_its_folder(
-    searched: tuple[Path, str], small: list[str], refused: Callable[..., str]
+    searched: tuple[Path, str], small: list[str], assert_refused: Callable[..., str]
 ) -> None:
-    refused(
+    assert_refused(
         "search", *small, "--output", searched[0], "--tau", "0.5",
         says=("bars-ipg is another search", "tau was 0.0 and is now 0.5", "--output"),
     )  # fmt: skip
@@ -88,13 +88,13 @@ def test_a_search_on_a_path_has_a_folder_in_searches(ipg: Callable[..., Any], ph
 
 
 def test_a_search_in_vain_says_so(
-    ipg: Callable[..., Any], refused: Callable[..., str], small: list[str], monkeypatch: pytest.MonkeyPatch
+    ipg: Callable[..., Any], assert_refused: Callable[..., str], small: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ipg.experiments.search import trial
 
     monkeypatch.setattr(trial, "value_of", lambda objective, row: 0.0)
     says = ("no trial got above 0 (accuracy of the worst group", "nothing to train with", "it/report.html")
-    refused("search", *small, "--output", "it", says=says)
+    assert_refused("search", *small, "--output", "it", says=says)
     assert "No trial got above 0" in Path("it/report.html").read_text(encoding="utf-8")
 
 
@@ -112,9 +112,9 @@ def test_a_search_in_vain_says_so(
     ],
 )
 def test_mistakes_are_one_clear_line(
-    refused: Callable[..., str], small: list[str], arguments: list[str], says: str
+    assert_refused: Callable[..., str], small: list[str], arguments: list[str], says: str
 ) -> None:
-    said = refused("search", *small, *arguments, says=(says,))
+    said = assert_refused("search", *small, *arguments, says=(says,))
     assert "s3cret" not in said
 
 

@@ -162,14 +162,14 @@ def test_the_folder_is_quoted_in_the_command_it_advises(ipg, bars: list[str]) ->
     assert "See it with: ipg report 'my run'\n" in ipg("train", *bars, "--output", "my run").out
 
 
-def test_a_trained_network_is_repaired(ipg, refused, bars: list[str], finished: Path) -> None:
+def test_a_trained_network_is_repaired(ipg, assert_refused, bars: list[str], finished: Path) -> None:
     done = ipg("train", *bars, "--from", finished, "--output", "repaired")
     assert done.code == 0, done
     assert json.loads(Path("repaired/result.json").read_text())["config"]["start"] == str(finished)
     assert ipg("evaluate", "repaired").code == 0
-    refused("train", *bars, "--from", "nowhere", says=("there is no model 'nowhere'",))
+    assert_refused("train", *bars, "--from", "nowhere", says=("there is no model 'nowhere'",))
     (finished / "model.safetensors").write_bytes(b"junk")
-    refused("train", *bars, "--from", finished, "--output", "other", says=("model.safetensors is damaged",))
+    assert_refused("train", *bars, "--from", finished, "--output", "other", says=("model.safetensors is damaged",))
 
 
 @pytest.mark.parametrize("splits", [("train", "validation", "test"), ("train", "validation")])

@@ -21,7 +21,7 @@ EXACT = {"atol": 1e-10, "rtol": 1e-10}
 # -- against the naive form -----------------------------------------------------------------------------------------
 
 
-def follow(
+def assert_follows(
     naive: ModuleType,
     toys: ModuleType,
     *,
@@ -89,34 +89,34 @@ def follow(
 def test_ten_iterations_equal_the_naive_form(
     naive: ModuleType, toys: ModuleType, optimizer: str, options: dict[str, Any], taken: set[str]
 ) -> None:
-    branches = follow(naive, toys, optimizer=optimizer, classes=3, **options)
+    branches = assert_follows(naive, toys, optimizer=optimizer, classes=3, **options)
     assert branches & {"violated", "hinge"} == taken & {"violated", "hinge"}
     assert branches & taken
 
 
 @pytest.mark.parametrize("classes", range(2, 8))
 def test_every_number_of_classes_equals_the_naive_form(naive: ModuleType, toys: ModuleType, classes: int) -> None:
-    assert "hinge" in follow(naive, toys, classes=classes, optimizer="adam", tau=0.5, margin=1.0, iterations=4)
+    assert "hinge" in assert_follows(naive, toys, classes=classes, optimizer="adam", tau=0.5, margin=1.0, iterations=4)
 
 
 def test_both_branches_in_one_run(naive: ModuleType, toys: ModuleType) -> None:
-    branches = follow(naive, toys, classes=3, tau=0.5, alpha=0.9, margin=0.5, floor=1e-6, optimizer="adam")
+    branches = assert_follows(naive, toys, classes=3, tau=0.5, alpha=0.9, margin=0.5, floor=1e-6, optimizer="adam")
     assert {"violated", "hinge"} < branches
     assert branches & {"clipped", "free"}
 
 
 def test_unclipped_branch(naive: ModuleType, toys: ModuleType) -> None:
-    assert "free" in follow(naive, toys, tau=1.0, strict=True, floor=100.0, iterations=3)
+    assert "free" in assert_follows(naive, toys, tau=1.0, strict=True, floor=100.0, iterations=3)
 
 
 def test_floor_acts_when_members_are_identical(naive: ModuleType, toys: ModuleType) -> None:
     # with identical members and no margin the correction is exactly zero, so only the floor lets the task through
-    branches = follow(naive, toys, shift=0.0, margin=0.0, tau=0.5, floor=0.02)
+    branches = assert_follows(naive, toys, shift=0.0, margin=0.0, tau=0.5, floor=0.02)
     assert branches == {"clipped", "floored"}
 
 
 def test_zero_correction_stops_the_task_when_the_condition_is_violated(naive: ModuleType, toys: ModuleType) -> None:
-    assert follow(naive, toys, shift=0.0, margin=0.0, tau=0.0, iterations=3) == {"violated"}
+    assert assert_follows(naive, toys, shift=0.0, margin=0.0, tau=0.0, iterations=3) == {"violated"}
     model = toys.mlp()
     before = toys.bits(model)
     guide = Guidance(model, toys.build(model), margin=0.0)
@@ -127,7 +127,7 @@ def test_zero_correction_stops_the_task_when_the_condition_is_violated(naive: Mo
 
 
 def test_alpha_zero_zeroes_the_task_gradient(naive: ModuleType, toys: ModuleType) -> None:
-    follow(naive, toys, alpha=0.0, margin=0.5, iterations=3)
+    assert_follows(naive, toys, alpha=0.0, margin=0.5, iterations=3)
 
 
 def test_strict_differs_at_equality(naive: ModuleType, toys: ModuleType) -> None:
@@ -135,8 +135,8 @@ def test_strict_differs_at_equality(naive: ModuleType, toys: ModuleType) -> None
     model = toys.mlp(classes=3)
     delta = Guidance(model, toys.build(model)).terms(toys.pairs(classes=3, seed=50)).disagreement.item()
     assert 0 < delta < 1
-    assert "violated" in follow(naive, toys, classes=3, tau=delta, iterations=1)
-    assert "violated" not in follow(naive, toys, classes=3, tau=delta, strict=True, iterations=1)
+    assert "violated" in assert_follows(naive, toys, classes=3, tau=delta, iterations=1)
+    assert "violated" not in assert_follows(naive, toys, classes=3, tau=delta, strict=True, iterations=1)
 
 
 def test_several_parameter_groups(naive: ModuleType, toys: ModuleType) -> None:
@@ -146,18 +146,18 @@ def test_several_parameter_groups(naive: ModuleType, toys: ModuleType) -> None:
         options = [{"params": head, "lr": 0.05}, {"params": rest, "lr": 1e-2, "weight_decay": 0.2}]
         return torch.optim.AdamW(options, betas=(0.8, 0.95))
 
-    follow(naive, toys, optimizer=groups, margin=0.5, classes=4)
+    assert_follows(naive, toys, optimizer=groups, margin=0.5, classes=4)
 
 
 @pytest.mark.parametrize("every", [2, 3])
 def test_sparse_corrections_equal_the_naive_form(naive: ModuleType, toys: ModuleType, every: int) -> None:
-    branches = follow(naive, toys, every=every, alpha=0.2, margin=0.5, optimizer="adam")
+    branches = assert_follows(naive, toys, every=every, alpha=0.2, margin=0.5, optimizer="adam")
     assert "violated" in branches
 
 
 def test_amsgrad_and_foreach_and_fused_equal_the_naive_form(naive: ModuleType, toys: ModuleType) -> None:
     for options in ({"foreach": True, "amsgrad": True}, {"fused": True}):
-        follow(
+        assert_follows(
             naive,
             toys,
             optimizer=lambda m, options=options: torch.optim.Adam(m.parameters(), lr=1e-2, **options),

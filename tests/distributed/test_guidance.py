@@ -57,7 +57,9 @@ def found(request: pytest.FixtureRequest, launch: Launch) -> list[dict[str, Any]
     return launch(request.param, [*DOUBLE, *FSDP, *FLOAT32, "refused", "counted"])
 
 
-def compare(worker: ModuleType, found: Sequence[dict[str, Any]], name: str, *, tolerance: float) -> None:
+def assert_equals_one_process(
+    worker: ModuleType, found: Sequence[dict[str, Any]], name: str, *, tolerance: float
+) -> None:
     """Hold parameters, state and reports of every process against those of one process alone."""
     alone = worker.run(worker.CASES[name])
     for one in found:
@@ -77,25 +79,25 @@ def test_two_processes_equal_one(worker: ModuleType, launch: Launch) -> None:
     names = ["every third", "uneven", "uneven, bare", "relative margin"]
     found = launch(2, names)
     for name in names:
-        compare(worker, found, name, tolerance=1e-10)
+        assert_equals_one_process(worker, found, name, tolerance=1e-10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DOUBLE)
 def test_many_processes_equal_one_in_float64(worker: ModuleType, found: list[dict[str, Any]], name: str) -> None:
-    compare(worker, found, name, tolerance=1e-10)
+    assert_equals_one_process(worker, found, name, tolerance=1e-10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FLOAT32)
 def test_one_step_equals_in_float32(worker: ModuleType, found: list[dict[str, Any]], name: str) -> None:
-    compare(worker, found, name, tolerance=1e-5)
+    assert_equals_one_process(worker, found, name, tolerance=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FSDP)
 def test_sharded_parameters_equal_one_process(worker: ModuleType, found: list[dict[str, Any]], name: str) -> None:
-    compare(worker, found, name, tolerance=1e-10)
+    assert_equals_one_process(worker, found, name, tolerance=1e-10)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ def together(batch: Any, pairs: Pairs) -> Any:
     return batch._replace(image=torch.cat([batch.image, pairs.first, pairs.second]), label=label)
 
 
-def same(one: nn.Module, other: nn.Module) -> None:
+def assert_same(one: nn.Module, other: nn.Module) -> None:
     for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-12, rtol=1e-10)
 
@@ -58,7 +58,7 @@ def test_with_the_pairs_own_share_it_is_plain_training_on_both(toy: Any, drawn: 
     for number in range(4):
         method.step(toy.batch(number))
         erm.step(together(toy.batch(number), toy.pairs(number, n=n)))
-    same(model, plain)
+    assert_same(model, plain)
 
 
 def test_without_a_share_it_is_plain_training(toy: Any) -> None:
@@ -67,7 +67,7 @@ def test_without_a_share_it_is_plain_training(toy: Any) -> None:
     for number in range(4):
         method.step(toy.batch(number))
         erm.step(toy.batch(number))
-    same(model, plain)
+    assert_same(model, plain)
 
 
 def test_with_the_whole_share_it_sees_pairs_alone(toy: Any) -> None:
@@ -75,7 +75,7 @@ def test_with_the_whole_share_it_sees_pairs_alone(toy: Any) -> None:
     toy.method("pair_augmentation", model, options={"share": 1}).step(toy.batch(0))
     alone = together(toy.batch(0, n=0), toy.pairs(0))
     toy.method("erm", plain).step(alone)
-    same(model, plain)
+    assert_same(model, plain)
 
 
 def test_pairs_are_drawn_at_every_step(toy: Any, drawn: Any) -> None:

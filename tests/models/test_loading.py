@@ -24,7 +24,7 @@ from ipg.training.checkpoint import save_checkpoint
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state")
 
 
-def same(first: nn.Module, second: nn.Module, *, channels: int = 3, size: int = 32) -> None:
+def assert_same(first: nn.Module, second: nn.Module, *, channels: int = 3, size: int = 32) -> None:
     images = torch.rand(2, channels, size, size)
     with torch.no_grad():
         torch.testing.assert_close(first.eval()(images), second.eval()(images))
@@ -39,14 +39,14 @@ def test_timm_with_its_head(make_weights: Callable[..., Path]) -> None:
     assert not model.training
     plain = timm.create_model("test_resnet", num_classes=5)
     plain.load_state_dict(torch.load(path))
-    same(model, plain)
+    assert_same(model, plain)
 
 
 def test_a_file_of_ours_needs_no_more_than_its_name(tmp_path: Path) -> None:
     trained = build_model("test_efficientnet", channels=2, classes=4, normalization="0.1,0.2/0.3,0.4")
     save_weights(tmp_path / "net.safetensors", trained)
-    same(load_model(tmp_path / "net.safetensors", classes=4), trained, channels=2)
-    same(load_model(f"timm:test_efficientnet@{tmp_path / 'net.safetensors'}"), trained, channels=2)
+    assert_same(load_model(tmp_path / "net.safetensors", classes=4), trained, channels=2)
+    assert_same(load_model(f"timm:test_efficientnet@{tmp_path / 'net.safetensors'}"), trained, channels=2)
 
 
 def test_weights_without_a_classifier(make_weights: Callable[..., Path]) -> None:
@@ -73,9 +73,9 @@ def test_torchvision_from_a_file(tmp_path: Path) -> None:
     torch.save({"model": plain.state_dict()}, tmp_path / "net.pth")
     spec = f"torchvision:mobilenet_v3_small@{tmp_path / 'net.pth'}"
     model = load_model(spec, classes=3, normalization="none")
-    same(model, plain)
+    assert_same(model, plain)
     save_weights(tmp_path / "again.safetensors", model)
-    same(load_model(tmp_path / "again.safetensors"), plain)
+    assert_same(load_model(tmp_path / "again.safetensors"), plain)
     with pytest.raises(ValueError, match="does not say how images were normalised"):
         load_model(spec)
 
@@ -208,7 +208,7 @@ def test_code_normalises_for_itself(code: Path) -> None:
 @pytest.mark.parametrize("model", [None, "small_cnn", "mnist_cnn"])
 def test_a_run_of_ours(model: str | None, tmp_path: Path, make_table: Callable[..., Any]) -> None:
     run = ipg.fit(model, make_table(), method="erm", epochs=1, device="cpu", folder=tmp_path / "run")
-    same(load_model(tmp_path / "run", classes=2), run.model, channels=2, size=8)
+    assert_same(load_model(tmp_path / "run", classes=2), run.model, channels=2, size=8)
 
 
 def test_a_run_of_a_network_of_timm(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_run_of_a_network_of_timm(tmp_path: Path) -> None:
         load_model(run)
     save_checkpoint(run / "model.safetensors", trained.state_dict())
     loaded = load_model(run, classes=2)
-    same(loaded, trained)
+    assert_same(loaded, trained)
     assert loaded.state_dict().keys() == trained.state_dict().keys()
 
 
