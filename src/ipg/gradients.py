@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["global_norm", "reaches_all", "set_gradients"]
+__all__ = ["check_reach", "global_norm", "reaches_all", "set_gradients"]
 
 
 def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
@@ -39,6 +39,21 @@ def reaches_all(output: object, parameters: Sequence[Tensor]) -> bool:
     ones = [torch.ones_like(part) for part in parts]
     gradients = torch.autograd.grad(parts, list(parameters), ones, retain_graph=True, allow_unused=True)
     return all(gradient is not None for gradient in gradients)
+
+
+def check_reach(
+    output: object, model: nn.Module, head: nn.Module, parameters: Sequence[Tensor], *, sharded: bool
+) -> None:
+    """Refuse features without a graph where the optimizer's `parameters` hold some of the model's before its head."""
+    kept = {id(p) for p in parameters} - {id(p) for p in head.parameters()}
+    beyond = [p for p in model.parameters() if id(p) in kept]
+    if not beyond or not torch.is_grad_enabled():
+        return
+    if sharded or not reaches_all(output, beyond):  # what is behind the head reaches the output
+        raise RuntimeError(
+            "the corrective loss reaches the head alone: its features arrive detached. Let the model compute "
+            "them with gradients, or leave the backbone's parameters out of the optimizer."
+        )
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:

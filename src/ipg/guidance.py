@@ -36,10 +36,10 @@ import ipg.rationale as rationales
 from ipg.collectives import Group, find_peers, unreduced
 from ipg.comparison import Comparison, compare, compiled, is_compiled
 from ipg.condition import TaskScale, task_scale
-from ipg.gradients import global_norm, reaches_all, set_gradients
+from ipg.gradients import check_reach, global_norm, set_gradients
 from ipg.modes import Modes
 from ipg.pace import Every, FollowingPace, Pace
-from ipg.paired import DrawsPairs, Pairs, gather_pairs
+from ipg.paired import DrawsPairs, Pairs, check_replicas, check_shard, gather_pairs
 from ipg.records import Correction, Report, Spread, Terms, plain_report
 from ipg.settings import check_optimizer, check_settings, parse_margin
 from ipg.watch import CORRECTIVE, TASK, CollapseError, NonFiniteError, Watch, count_collapse, count_norm
@@ -287,7 +287,7 @@ class Guidance:
             rationales.verify_head(self.model, self.tap.head, logits, output)
             self._verified = True
         if not features.requires_grad:
-            self._check_reach(output)
+            check_reach(output, self.model, self.tap.head, self.parameters(), sharded=self.peers.sharded)
         weight = self.tap.head.weight
         if self.peers.sharded and hasattr(weight, "full_tensor"):
             raise RuntimeError(
@@ -348,18 +348,6 @@ class Guidance:
             raise RuntimeError("the corrective loss reaches no parameter of the optimizer: give it the model's own")
         return gradients
 
-    def _check_reach(self, output: object) -> None:
-        """Refuse features without a graph where the optimizer has parameters of the model that lie before the head."""
-        kept = {id(p) for p in self.parameters()} - {id(p) for p in self.tap.head.parameters()}
-        beyond = [p for p in self.model.parameters() if id(p) in kept]
-        if not beyond or not torch.is_grad_enabled():
-            return
-        if self.peers.sharded or not reaches_all(output, beyond):  # what is behind the head reaches the output
-            raise RuntimeError(
-                "the corrective loss reaches the head alone: its features arrive detached. Let the model compute "
-                "them with gradients, or leave the backbone's parameters out of the optimizer."
-            )
-
     def check(self, *, ended: bool = False) -> None:
         """Raise if training has gone wrong since the start: a non-finite step or a collapse. Waits for the device.
 
@@ -383,23 +371,10 @@ class Guidance:
 
     def _agree(self, pairs: Pairs) -> None:
         """Refuse shards that do not fit together, and, once, replicas that differ; only this once the host waits."""
-        size, total = self.peers.size, len(pairs) if pairs.total is None else pairs.total
-        if pairs.total is not None and -(-total // size) != len(pairs):
-            raise ValueError(
-                f"{len(pairs)} pairs are not one of {size} shards of {total}: use pairs.shard(index, {size})"
-            )
-        if self._agreed:
-            return
-        self._agreed = True
-        values: dict[str, float] = {
-            "number of pairs a process": len(pairs),
-            "number of pairs in all": total,
-            "iteration": self.iteration,
-        }
-        if self.peers.averages:
-            norm = global_norm([parameter.detach() for parameter in self.parameters()])
-            values["parameters' norm (wrap the model in DDP, or broadcast them first)"] = float(norm)
-        self.peers.check_same(values, device=self._values.device)
+        check_shard(pairs, self.peers)
+        if not self._agreed:
+            self._agreed = True
+            check_replicas(pairs, self.peers, self.parameters(), iteration=self.iteration)
 
     def _average(self) -> None:
         """The task gradient of the whole batch, where no wrapper of the model has made it already."""

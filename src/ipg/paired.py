@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -9,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ipg.collectives import Peers, shard
+from ipg.gradients import global_norm
 
-__all__ = ["DrawsPairs", "Pairs", "gather_pairs"]
+__all__ = ["DrawsPairs", "Pairs", "check_replicas", "check_shard", "gather_pairs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +77,25 @@ def gather_pairs(pairs: Pairs, embedded: Tensor, differ: Tensor, peers: Peers) -
     first, second = rows[:, :-2].chunk(2, dim=1)
     label, differ = rows[:, -2:].detach().unbind(dim=1)
     return torch.cat([first, second]), label, differ > 0
+
+
+def check_shard(pairs: Pairs, peers: Peers) -> None:
+    """Refuse a batch that is not this process's shard of the whole one."""
+    if pairs.total is not None and -(-pairs.total // peers.size) != len(pairs):
+        raise ValueError(
+            f"{len(pairs)} pairs are not one of {peers.size} shards of {pairs.total}: "
+            f"use pairs.shard(index, {peers.size})"
+        )
+
+
+def check_replicas(pairs: Pairs, peers: Peers, parameters: Sequence[Tensor], *, iteration: int) -> None:
+    """Refuse processes whose batches, iterations or parameters differ; the host waits."""
+    values: dict[str, float] = {
+        "number of pairs a process": len(pairs),
+        "number of pairs in all": len(pairs) if pairs.total is None else pairs.total,
+        "iteration": iteration,
+    }
+    if peers.averages:
+        norm = global_norm([parameter.detach() for parameter in parameters])
+        values["parameters' norm (wrap the model in DDP, or broadcast them first)"] = float(norm)
+    peers.check_same(values, device=parameters[0].device)
