@@ -1,4 +1,4 @@
-"""Small trials, and stubs of trials that other processes find by name."""
+"""Small trials, stubs of trials that other processes find by name, and a project with rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from experiments.table_rows import PAGE, STUDY, TUNED, TUNING, row, write
 
 from ipg.config import RunConfig
 from ipg.data import load
 from ipg.data.table import ImageTable
-from ipg.experiments.study import Trial
+from ipg.experiments.study import Trial, load_study
 
 SMALL: dict[str, Any] = {"epochs": 2, "batch": 32, "pairs": 8, "pair_batch": 4, "held_out_pairs": 4, "data": "bars"}
 
@@ -76,3 +77,26 @@ def notes(tmp_path: Path) -> Path:
     folder = tmp_path / "notes"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A page with markers, three studies, and rows of all that they ask for but one seed of IPG and all of joint."""
+    (tmp_path / "README.md").write_text(PAGE, encoding="utf-8")
+    for name, text in (("first", STUDY), ("tuned", TUNED), ("tuning", TUNING)):
+        file = tmp_path / "studies" / f"{name}.toml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        trials = load_study(file).trials
+        rows = {
+            # ERM 10, 20, 30 %: mean 20, deviation 10; IPG 70, 72 %: mean 71, deviation sqrt(2) = 1.4
+            "first": lambda trials: [
+                *(row(trial, share, last=share) for trial, share in zip(trials[:3], (0.1, 0.2, 0.3), strict=True)),
+                row(trials[3], 0.70, worst=0.60, last=0.50, seconds=3.0),
+                row(trials[4], 0.72, worst=0.64, last=0.52, seconds=6.0),
+            ],
+            "tuned": lambda trials: [row(trials[0], 0.715)],
+            "tuning": lambda trials: [row(trials[0], 0.6), row(trials[1], 0.7)],
+        }[name](trials)
+        write(tmp_path / "results" / name / "trials.jsonl", rows)
+    return tmp_path

@@ -77,3 +77,13 @@ def test_the_share_of_training_data_stands_beside_the_number_of_pairs() -> None:
     assert shares["waterbirds100", "IPG, 1208 pairs"] == 25.2
     assert shares["celeba", "IPG, 40 pairs"] == 0.02
     assert None not in shares.values()
+
+
+def test_published_figures_are_the_papers() -> None:
+    figures = published()
+    assert sum(figure.method is not None for figure in figures) == 10
+    assert sum(figure.table == "tab:perf_colored_mnist" for figure in figures) == 11
+    found = {figure.approach: (figure.mean, figure.spread) for figure in figures if figure.dataset == "colored_mnist"}
+    assert found["DIAR-RA"] == (73.1, 0.1)
+    assert found["NCM"] == (69.3, None)
+    assert found["IPG, 388 pairs"] == (72.1, 1.2)

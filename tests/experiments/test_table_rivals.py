@@ -1,0 +1,100 @@
+"""Methods under one protocol: their order, needs and time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from experiments.table_rows import PAGE, arguments, cells, row, short_table, write
+
+from ipg.experiments.store import read_rows
+from ipg.experiments.study import load_study
+from ipg.experiments.table import main
+
+RIVALS = """
+dataset = "colored_mnist"
+seeds = 2
+[base]
+model = "mnist_cnn"
+epochs = 2
+pairs = 388
+selection = "training_environments"
+[[arm]]
+method = "erm"
+protocol = "unified"
+[[arm]]
+method = "dair"
+protocol = "unified"
+config = { options = { augment = "random", weight = 3.0 } }
+[[arm]]
+method = "dair"
+protocol = "unified"
+config = { options = { augment = "swap" } }
+[[arm]]
+method = "ipg"
+protocol = "unified"
+"""
+
+
+@pytest.fixture
+def rivals(project: Path) -> Path:
+    """The project with a study of the unified protocol; of the second DAIR there is no row."""
+    file = project / "studies" / "colored_mnist_unified.toml"
+    file.write_text(RIVALS, encoding="utf-8")
+    trials = load_study(file).trials
+    values = ((0.2, 10.0), (0.3, 14.0), (0.6, 30.0), (0.7, 30.0), None, None, (0.75, 15.0), (0.71, 17.0))
+    rows = [
+        row(trial, value[0], seconds=value[1]) | {"preparing_seconds": 2.0}
+        for trial, value in zip(trials, values, strict=True)
+        if value is not None
+    ]
+    write(project / "results" / "colored_mnist_unified" / "trials.jsonl", rows)
+    marks = "<!-- results:colored_mnist_unified -->\n<!-- /results:colored_mnist_unified -->\n"
+    (project / "README.md").write_text(PAGE + marks, encoding="utf-8")
+    return project
+
+
+def test_methods_under_one_protocol_are_ranked_with_their_needs_and_their_time(rivals: Path) -> None:
+    """ERM takes 8 and 12 seconds without preparing: median 10; DAIR 28, IPG 13 and 15."""
+    assert main(arguments(rivals, "--write")) == 0
+    _, _, text = (rivals / "README.md").read_text(encoding="utf-8").partition("<!-- results:colored_mnist_unified -->")
+    assert cells(text, "IPG") == ["IPG", "pairs", "73.0 ± 2.8", "0.0 ± 0.0", "1.4 ×", "2", "72.1 ± 1.2"]
+    name = "DAIR, random copies"
+    assert cells(text, name)[:5] == [name, cells(text, name)[1], "65.0 ± 7.1", "0.0 ± 0.0", "2.8 ×"]
+    assert cells(text, "ERM") == ["ERM", "–", "25.0 ± 7.1", "0.0 ± 0.0", "1 ×", "2", "16.1 ± 0.8"]
+    assert text.index("| IPG") < text.index("| DAIR") < text.index("| ERM")
+    assert "opposite colour" not in text  # has no row
+
+
+def test_a_method_that_takes_the_shortcut_the_other_way_round_does_not_lead(rivals: Path) -> None:
+    """DAIR's rows made such: more of all images than IPG, and none of its worst group."""
+    file = rivals / "results" / "colored_mnist_unified" / "trials.jsonl"
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for found in rows:
+        reads_colour = found["method"] == "dair"
+        found["metrics"] |= {"average": 0.9} if reads_colour else {"worst_group": found["metrics"]["average"] / 2}
+    write(file, rows)
+    assert main(arguments(rivals, "--write")) == 0
+    _, _, text = (rivals / "README.md").read_text(encoding="utf-8").partition("<!-- results:colored_mnist_unified -->")
+    assert cells(text, "DAIR, random copies")[2:4] == ["90.0 ± 0.0", "0.0 ± 0.0"]
+    assert text.index("| IPG") < text.index("| ERM") < text.index("| DAIR")
+
+
+def test_seconds_of_trials_that_shared_a_gpu_do_not_count(rivals: Path) -> None:
+    """Of IPG one had the GPU to itself, which is too few to tell by; of DAIR none had."""
+    file = rivals / "results" / "colored_mnist_unified" / "trials.jsonl"
+    rows = read_rows(file)
+    for line in rows:
+        if line["method"] == "dair" or (line["method"], line["seed"]) == ("ipg", 0):
+            line["sharing"] = 6
+    write(file, rows)
+    assert main(arguments(rivals, "--write")) == 0
+    _, _, text = (rivals / "README.md").read_text(encoding="utf-8").partition("<!-- results:colored_mnist_unified -->")
+    assert [cells(text, name)[4] for name in ("IPG", "DAIR, random copies", "ERM")] == ["–", "–", "1 ×"]
+
+
+def test_the_short_table_does_not_mix_protocols(rivals: Path) -> None:
+    before = short_table(rivals)
+    (rivals / "results" / "colored_mnist_unified" / "trials.jsonl").unlink()
+    assert before == short_table(rivals)
