@@ -1,0 +1,143 @@
+"""Runs that go wrong: collapse, losses that are no number, and when a run is checked for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from training.loop_outcomes import METHODS, bits
+
+from ipg.config import RunConfig
+from ipg.guidance import CollapseError, NonFiniteError
+from ipg.training import loop
+from ipg.training.folder import read_json
+from ipg.training.interrupt import Interrupted, StopRequest
+from ipg.training.loop import train
+from ipg.training.materials import Materials
+
+Make = Callable[..., RunConfig]
+Gather = Callable[[RunConfig], Materials]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_loss_that_is_not_a_number_ends_the_run(settings: Make, materials: Gather, method: str) -> None:
+    config = settings(method, learning_rate=1e30, optimizer="sgd")
+    with pytest.raises(NonFiniteError, match=r"NaN or infinite.*learning rate that is too high"):
+        train(config, materials(config))
+
+
+def test_a_collapse_ends_the_run_and_names_remedies(settings: Make, materials: Gather) -> None:
+    """A head of zeros: every image stands on one point, and no gradient leads away from it."""
+    config = settings("ipg", epochs=8, every=1, margin="0.1")
+    given = materials(config)
+    nn.init.zeros_(given.model.head.weight)  # type: ignore[union-attr, arg-type]
+    with pytest.raises(CollapseError, match=r"the model has collapsed: .* Remedies: warm the learning rate up"):
+        train(config, given)
+
+
+def collapsed(materials: Materials) -> Materials:
+    """With a head of zeros, which no gradient leads away from."""
+    nn.init.zeros_(materials.model.head.weight)  # type: ignore[union-attr, arg-type]
+    return materials
+
+
+def test_a_short_run_that_collapses_does_not_end_as_if_all_were_well(
+    settings: Make, materials: Gather, tmp_path: Path
+) -> None:
+    """Three corrections in all, where the watch waits for 20 while there is more to come."""
+    config = settings("ipg", epochs=1, steps=3, every=1, margin="0.1", pair_batch=12)
+    for _ in range(2):  # the same command again ends alike
+        with pytest.raises(CollapseError, match="for 3 corrections all images of the pairs have stood on one point"):
+            train(config, collapsed(materials(config)), folder=tmp_path)
+        assert read_json(tmp_path / "failure.json")["kind"] == "CollapseError"
+        assert not (tmp_path / "done").exists()
+
+
+def test_a_good_epoch_that_was_kept_outlives_a_collapse(settings: Make, materials: Gather) -> None:
+    config = settings("ipg", epochs=2, steps=3, every=1, margin="0.1", pair_batch=12, selection="worst_group")
+    outcome = train(config, collapsed(materials(config)))  # all are alike, and of such the first is kept
+    assert outcome.result["selected_epoch"] == 1
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """After which iterations runs are checked."""
+    found: list[int] = []
+    check = loop.Training._check
+
+    def noting(run: loop.Training) -> dict[str, float]:
+        found.append(run.progress.step)
+        return check(run)
+
+    monkeypatch.setattr(loop.Training, "_check", noting)
+    return found
+
+
+@pytest.mark.parametrize("pause", [0.0, 1e9])
+def test_when_a_run_is_checked_is_no_matter_of_the_clock(
+    settings: Make, materials: Gather, monkeypatch: pytest.MonkeyPatch, checks: list[int], pause: float
+) -> None:
+    """Each 64th iteration of the run, and the last of every epoch."""
+    monkeypatch.setattr(loop, "LOOK_SECONDS", pause)
+    config = settings(epochs=2, steps=100, model="linear")
+    train(config, materials(config))
+    assert checks == [64, 100, 128, 192, 200]
+
+
+def test_a_resumed_run_is_checked_after_the_same_iterations(
+    settings: Make, materials: Gather, monkeypatch: pytest.MonkeyPatch, checks: list[int], tmp_path: Path
+) -> None:
+    config = settings(epochs=2, steps=100, model="linear")
+    between: Callable[..., None] = loop.Training._between_steps
+
+    def stopping(run: loop.Training, request: StopRequest) -> None:
+        request.made = run.progress.step in (30, 64, 150)
+        between(run, request)
+
+    monkeypatch.setattr(loop.Training, "_between_steps", stopping)
+    for _ in range(3):
+        with pytest.raises(Interrupted):
+            train(config, materials(config), folder=tmp_path)
+    train(config, materials(config), folder=tmp_path)
+    assert checks == [64, 100, 128, 192, 200]
+
+
+@pytest.mark.parametrize("broken", ["collapse", "loss"])
+def test_a_run_that_goes_wrong_ends_alike_at_any_speed(
+    settings: Make, materials: Gather, monkeypatch: pytest.MonkeyPatch, checks: list[int], broken: str
+) -> None:
+    """The network it leaves and what is said of it, however often somebody looks."""
+    ends: list[tuple[str, Tensor]] = []
+    for pause in (0.0, 1e9):
+        monkeypatch.setattr(loop, "LOOK_SECONDS", pause)
+        config = settings("ipg" if broken == "collapse" else "erm", epochs=1, steps=100, every=1, pair_batch=12)
+        given = materials(config)
+        if broken == "collapse":
+            nn.init.zeros_(given.model.head.weight)  # type: ignore[union-attr, arg-type]
+        else:
+            nn.init.constant_(given.model.head.bias, math.inf)  # type: ignore[union-attr, arg-type]
+        with pytest.raises((CollapseError, NonFiniteError)) as caught:
+            train(config, given)
+        ends.append((str(caught.value), bits(given.model)))
+    (said, left), (also_said, also_left) = ends
+    assert checks == [64, 64]
+    assert said == also_said
+    assert torch.equal(left.nan_to_num(), also_left.nan_to_num())
+
+
+def test_pairs_that_are_needed_and_missing_leave_no_folder(settings: Make, materials: Gather, tmp_path: Path) -> None:
+    config = settings("ipg", pairs=0)
+    with pytest.raises(ValueError, match="method 'ipg' is guided by pairs and there are none"):
+        train(config, materials(config), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_device_that_is_not_there(settings: Make, materials: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config = settings()
+    with pytest.raises(ValueError, match="device 'cuda' is asked for and torch sees none here"):
+        train(config.with_changes(device="cuda"), materials(config))
