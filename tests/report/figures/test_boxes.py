@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from ipg.report.figures.boxes import boxes_data, draw_boxes
+from ipg.report.figures.boxes import PUBLISHED, boxes_data, draw_boxes
 
 DATA = {"ours": [[0.1, 0.2, 0.3, 0.4, 0.9], []], "others": [[], [0.5]]}
 
@@ -32,9 +32,14 @@ def test_the_drawing_names_series_categories_and_the_paper() -> None:
     shown = texts(svg)
     for wanted in ("Seeds", "on small images", "ours", "others", "40", "124", "pairs"):
         assert wanted in shown
-    assert "the paper, mean ± standard deviation" in shown
+    assert PUBLISHED in shown
     assert "median 30.0 %" in (ET.fromstring(svg).get("aria-label") or "")
-    assert "the paper, mean ± standard deviation" not in texts(draw_boxes(boxes_data("S", "p", ["40", "124"], DATA)))
+    assert PUBLISHED not in texts(draw_boxes(boxes_data("S", "p", ["40", "124"], DATA)))
+
+
+def test_a_setting_without_values_is_left_out_and_the_others_keep_their_colours() -> None:
+    (only,) = boxes_data("Seeds", "pairs", ["40", "124"], DATA | {"ours": [[], []]}).series
+    assert (only.name, only.series) == ("others", boxes_data("Seeds", "pairs", ["40", "124"], DATA).series[1].series)
 
 
 def test_nothing_measured_draws_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 
 import matplotlib
@@ -10,7 +11,7 @@ import pytest
 from ipg.evaluation.statistics import wilson
 from ipg.report import figures
 from ipg.report.figures import Bars, Line, PairGrid, Panel
-from ipg.report.figures.drawing import restyled
+from ipg.report.figures.drawing import SVG, restyled, standalone
 
 
 def words(svg: str) -> list[str]:
@@ -97,3 +98,17 @@ def test_ids_of_two_panels_do_not_meet() -> None:
 )
 def test_styles_of_old_and_new_matplotlib(style: str, expected: str) -> None:
     assert restyled(style) == expected
+
+
+def test_a_figure_as_a_file_has_a_ground_and_plain_colours() -> None:
+    bars = figures.draw_bars(Bars("B", ("p", "q"), ("before", "after"), ("g",), (4,), ((0.5,), (0.6,)), ((None,),) * 2))
+    file = standalone(bars, margin=10)
+    svg = ET.fromstring(file)
+    inner = ET.fromstring(bars)
+    assert float(svg.attrib["width"]) == float(inner.attrib["width"]) + 20
+    assert svg.attrib["viewBox"].startswith("-10 -10 ")
+    assert svg[0].tag == f"{{{SVG}}}rect"
+    assert (svg[0].get("width"), svg[0].get("x")) == (svg.attrib["width"], "-10")
+    assert "var(" not in file
+    assert words(file) == words(bars)
+    assert not re.search(r"\d\.\d\d", " ".join(element.get("d", "") for element in svg.iter()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 
-from ipg.report.figures.grid import GridCell, draw_grid, grid_data
+from ipg.report.figures.grid import LIGHT, GridCell, draw_grid, grid_data
 
 SVG = "{http://www.w3.org/2000/svg}"
 CELLS = {(0.1, 1): GridCell(0.7, 0.01, 3, 0.689), (0.5, 4): GridCell(0.2), (0.1, 4): GridCell(None, published=0.5)}
@@ -27,9 +27,20 @@ def test_cells_stand_by_their_values() -> None:
 
 def test_the_drawing_shows_means_the_papers_and_what_is_missing() -> None:
     shown = [element.text for element in ET.fromstring(draw_grid(grid(detail="small"))).iter(f"{SVG}text")]
-    for wanted in ("Map", "small", "70.0 ± 1.0", "paper 68.9", "20.0", "paper 50.0", "k α = 1"):
+    for wanted in ("Map", "small", "ours 70.0 ± 1.0", "paper 68.9", "20.0", "paper 50.0", "k α = 1"):
         assert wanted in shown
     assert shown.count("not run") == 2
+
+
+def test_colours_of_cells_and_their_text_stay_on_a_dark_page() -> None:
+    cells = {(0.1, 1): GridCell(0.7), (0.5, 4): GridCell(0.2)}
+    svg = ET.fromstring(draw_grid(grid_data("Map", ("α", "k"), ([0.1, 0.5], [1, 4]), cells)))
+    styles = {text.text: text.get("style", "") for text in svg.iter(f"{SVG}text")}
+    assert "fill" not in styles["70.0"]  # black, which SVG does not say
+    assert f"fill: {LIGHT}" in styles["20.0"]
+    assert "var(--muted" in styles["not run"]
+    fills = [path.get("style", "") for path in svg.iter(f"{SVG}path") if "fill: #" in path.get("style", "")]
+    assert len(fills) == 2  # cells without a mean are blank
 
 
 def test_the_boundary_is_drawn_only_where_cells_part() -> None:

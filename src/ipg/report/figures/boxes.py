@@ -26,6 +26,8 @@ from ipg.report.figures.drawing import (
 
 __all__ = ["Box", "BoxSeries", "Boxes", "boxes_data", "draw_boxes"]
 
+PUBLISHED = "quoted from the paper: mean ± standard deviation"
+
 
 @dataclass(frozen=True)
 class Box:
@@ -72,11 +74,15 @@ def boxes_data(
     *,
     detail: str = "",
 ) -> Boxes:
-    """Boxes of `values`: shares by setting, then by category; quartiles interpolate between values."""
+    """Boxes of `values`: shares by setting, then by category; quartiles interpolate between values.
+
+    A setting without any value is left out, and the others keep their colours.
+    """
     slots = ["after", "other-1", "other-2", "other-3", "other-4", "other-5", "other-6"]
     series = tuple(
         BoxSeries(name, slot, tuple(_box(cell) for cell in cells))
         for (name, cells), slot in zip(values.items(), slots, strict=False)
+        if any(cells)
     )
     return Boxes(about, across, tuple(categories), series, tuple(published) or (None,) * len(categories), detail)
 
@@ -109,7 +115,7 @@ def draw_boxes(data: Boxes, *, name: str = "boxes", width: int = 520, height: in
         if quoted:
             y = head + 15 + 22 * len(data.series)
             ground.plot([8], [y], marker="D", color=INK, markersize=6)
-            ground.text(24, y + 4, "the paper, mean ± standard deviation", color=INK, fontsize=12)
+            ground.text(24, y + 4, PUBLISHED, color=INK, fontsize=12)
         axes = figure.add_axes(
             (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
         )
@@ -126,11 +132,13 @@ def draw_boxes(data: Boxes, *, name: str = "boxes", width: int = 520, height: in
                     [x], [cell[0]], yerr=None if cell[1] is None else [cell[1]], marker="D", markersize=6, color=INK,
                     elinewidth=1.5, capsize=4, zorder=3,
                 )  # fmt: skip
+        for c in range(1, len(data.categories)):
+            axes.axvline(c - 0.5, color=TRACK, linewidth=1, zorder=0)
         axes.set_xlim(-0.5, len(data.categories) - 0.5)
         axes.set_xticks(range(len(data.categories)), data.categories)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g}\N{NO-BREAK SPACE}%"))
-        axes.set_xlabel(data.across, color=MUTED, fontsize=12, labelpad=6)
+        ground.text((left + width - right) / 2, height - 13, data.across, color=MUTED, fontsize=12, ha="center")
         axes.tick_params(length=0, labelsize=12, labelcolor=MUTED, pad=8)
         axes.grid(axis="y", color=TRACK, linewidth=1)
         axes.set_axisbelow(True)

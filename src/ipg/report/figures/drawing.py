@@ -19,7 +19,7 @@ from matplotlib.textpath import text_to_path
 
 __all__ = [
     "INK", "MARKERS", "MUTED", "PAPER", "SERIES", "SVG", "THEME", "TRACK", "bar", "canvas", "clean", "draw_title",
-    "fit", "restyled", "root", "style", "text_width", "themed", "title_room", "to_svg", "whisker",
+    "fit", "restyled", "root", "standalone", "style", "text_width", "themed", "title_room", "to_svg", "whisker",
 ]  # fmt: skip
 
 INK, MUTED, TRACK, PAPER = "#1b1f24", "#5b6470", "#e8ebef", "#fbfbfa"
@@ -165,6 +165,34 @@ def to_svg(figure: Figure, name: str, spoken: str) -> str:
             element.text = None
         element.tail = None
     return ET.tostring(page, encoding="unicode")
+
+
+def standalone(svg: str, margin: int = 16) -> str:
+    """A figure of ours as a file: on a ground of its own, as a page may be dark, with room around it.
+
+    Colours are plain, which every viewer knows, and places are tenths of a pixel, so that versions of matplotlib agree.
+    """
+    drawn = ET.fromstring(svg.replace(f' xmlns="{SVG}"', "", 1))
+    width, height = (float(drawn.attrib[side]) + 2 * margin for side in ("width", "height"))
+    ground = {"x": f"{-margin}", "y": f"{-margin}", "width": f"{width:g}", "height": f"{height:g}", "fill": PAPER}
+    sizes = {"viewBox": f"{-margin} {-margin} {width:g} {height:g}", "width": f"{width:g}", "height": f"{height:g}"}
+    page = ET.Element("svg", {"xmlns": SVG, **drawn.attrib, **sizes})
+    page.append(ET.Element("rect", ground))
+    page.extend(drawn)
+    for element in page.iter():
+        for key in element.attrib.keys() & {"d", "x", "y", "transform"}:
+            element.set(key, re.sub(r"-?\d+\.\d+", _tenths, element.attrib[key]))
+        if element.get("transform", "").startswith("rotate(-0 "):
+            del element.attrib["transform"]
+        if "style" in element.attrib:
+            plain = re.sub(r"var\(--[\w-]+, (#\w+)\)", r"\1", element.attrib["style"])
+            element.set("style", "; ".join(sorted(plain.split("; "))))
+    ET.indent(page, "")
+    return ET.tostring(page, encoding="unicode") + "\n"
+
+
+def _tenths(found: re.Match[str]) -> str:
+    return f"{round(float(found[0]), 1):g}"
 
 
 def restyled(style: str) -> str:

@@ -17,6 +17,8 @@ __all__ = ["Grid", "GridCell", "draw_grid", "grid_data"]
 
 COLOURS = "cividis"
 """Rises in brightness all the way, and reads without red-green vision."""
+DARK, LIGHT = "#000000", "#ffffff"
+"""Text in cells, whose colours are the same on a dark page: none that a page changes."""
 LEAST_RANGE = 0.1
 """The colours span at least so much, so that what hardly differs looks alike."""
 
@@ -75,7 +77,10 @@ def grid_data(
 
 
 def draw_grid(data: Grid, *, name: str = "grid", width: int = 520, cell: int = 58) -> str:
-    """A cell a pair of settings: the mean and deviation in it, the published mean beneath. Empty without a mean."""
+    """A cell a pair of settings: the mean and deviation in it, the published mean beneath; blank where it was not run.
+
+    Empty without a mean.
+    """
     means = [entry.mean for row in data.cells for entry in row if entry.mean is not None]
     if not means:
         return ""
@@ -108,32 +113,33 @@ def _draw_cell(
     ground: Axes, x: float, y: float, wide: float, tall: float, entry: GridCell, low: float, high: float
 ) -> None:
     if entry.mean is None:
-        ground.add_patch(Rectangle((x, y), wide, tall, linewidth=0, color=TRACK))
-        ground.text(x + wide / 2, y + tall / 2 + 4, "not run", color=MUTED, fontsize=11, ha="center")
+        ground.add_patch(Rectangle((x + 0.5, y + 0.5), wide - 1, tall - 1, linewidth=1, edgecolor=TRACK, fill=False))
+        told = tall / 2 + (4 if entry.published is None else -1)
+        ground.text(x + wide / 2, y + told, "not run", color=MUTED, fontsize=11, ha="center")
     else:
         share = (entry.mean - low) / (high - low)
         ground.add_patch(Rectangle((x, y), wide, tall, linewidth=0, color=to_hex(colormaps[COLOURS](share))))
-        colour = INK if share > 0.55 else PAPER
+        colour = DARK if share > 0.5 else LIGHT
         text = f"{100 * entry.mean:.1f}" + ("" if entry.deviation is None else f" ± {100 * entry.deviation:.1f}")
-        ground.text(x + wide / 2, y + tall / 2 - 1, text, color=colour, fontsize=12, ha="center")
-        if entry.published is not None:
-            told = f"paper {100 * entry.published:.1f}"
-            ground.text(x + wide / 2, y + tall / 2 + 15, told, color=colour, fontsize=10.5, ha="center")
-        return
+        alone = entry.published is None
+        said, told = (text, tall / 2 + 4) if alone else (f"ours {text}", tall / 2 - 1)
+        ground.text(x + wide / 2, y + told, said, color=colour, fontsize=12, ha="center")
     if entry.published is not None:
-        told = f"paper {100 * entry.published:.1f}"
-        ground.text(x + wide / 2, y + tall - 8, told, color=MUTED, fontsize=10.5, ha="center")
+        said = f"paper {100 * entry.published:.1f}"
+        colour = MUTED if entry.mean is None else colour
+        ground.text(x + wide / 2, y + tall / 2 + 15, said, color=colour, fontsize=11, ha="center")
 
 
 def _draw_boundary(ground: Axes, data: Grid, left: float, top: float, wide: float, tall: float) -> None:
-    """A line wherever of two neighbours one lies beyond."""
-    for i, row in enumerate(data.beyond):
-        for j, out in enumerate(row):
-            x, y = left + wide * j - 1, top + tall * i - 1
-            if j and out != row[j - 1]:
-                ground.plot([x, x], [y, y + tall], color=INK, linewidth=3, solid_capstyle="projecting")
-            if i and out != data.beyond[i - 1][j]:
-                ground.plot([x, x + wide], [y, y], color=INK, linewidth=3, solid_capstyle="projecting")
+    """A line wherever of two neighbours one lies beyond, on a rim that sets it off from dark cells."""
+    for colour, thick in ((PAPER, 7), (INK, 3)):
+        for i, row in enumerate(data.beyond):
+            for j, out in enumerate(row):
+                x, y = left + wide * j - 1, top + tall * i - 1
+                if j and out != row[j - 1]:
+                    ground.plot([x, x], [y, y + tall], color=colour, linewidth=thick, solid_capstyle="projecting")
+                if i and out != data.beyond[i - 1][j]:
+                    ground.plot([x, x + wide], [y, y], color=colour, linewidth=thick, solid_capstyle="projecting")
 
 
 def _spoken(data: Grid) -> str:
