@@ -111,7 +111,7 @@ def test_a_part_of_the_searches_within_a_limit(place: Place, monkeypatch: pytest
 
 def test_what_has_no_rows_is_kept_for_the_page(place: Place) -> None:
     reproduce("schematic", place)
-    page = filled("<!-- reproduce:schematic -->\n<!-- /reproduce:schematic -->\n", place.results)
+    page = filled("<!-- reproduce:schematic -->\n<!-- /reproduce:schematic -->\n", place.results).text
     assert "| 1 | " in page
     assert "commit `" in page
     assert f"](../{place.results.name}/schematic/schematic.svg)" in page

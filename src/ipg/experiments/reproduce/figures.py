@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ipg.experiments.arms import broke_off
@@ -12,19 +13,33 @@ from ipg.experiments.reproduce.plan import Reproduction, title_of
 from ipg.experiments.reproduce.rows import Measured
 from ipg.experiments.reproduce.table import METRICS
 from ipg.report.figures.bands import bands_data, draw_bands
-from ipg.report.figures.boxes import boxes_data, draw_boxes
-from ipg.report.figures.grid import GridCell, draw_grid, grid_data
+from ipg.report.figures.boxes import Boxes, boxes_data, draw_boxes
+from ipg.report.figures.grid import Grid, GridCell, draw_grid, grid_data
+from ipg.words import listed
 
-__all__ = ["dynamics_figures", "figures_of"]
+__all__ = ["Drawing", "drawings_of", "dynamics_figures", "figures_of"]
 
 AXES = {"pairs": "pairs", "alpha": "α", "tau": "τ", "every": "k", "corrupted": "corrupted"}
 BROKEN = ("other-2", "other-3", "other-4", "other-5", "other-6")
 """Colours of seeds that broke off."""
-PROTOCOLS = {"paper": "the paper's settings", "ours": "our settings"}
+PROTOCOLS = {"paper": "our runs, the paper's settings", "ours": "our runs, our settings"}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure, and in words what is seen."""
+
+    svg: str
+    alt: str
 
 
 def figures_of(reproduction: Reproduction, measured: Sequence[Measured]) -> dict[str, str]:
     """SVG by the stem of its file; none where nothing was measured."""
+    return {stem: drawing.svg for stem, drawing in drawings_of(reproduction, measured).items()}
+
+
+def drawings_of(reproduction: Reproduction, measured: Sequence[Measured]) -> dict[str, Drawing]:
+    """The figures by the stems of their files, `NAME-DATASET`; none where nothing was measured."""
     if reproduction.figure is None:
         return {}
     draw = {"boxes": _boxes, "grid": _grid}[reproduction.figure]
@@ -35,8 +50,8 @@ def figures_of(reproduction: Reproduction, measured: Sequence[Measured]) -> dict
             for entry in measured
             if entry.cell.dataset == dataset and set(reproduction.axes) <= set(entry.cell.varied)
         ]
-        if own and (svg := draw(reproduction, dataset, own)):
-            found[f"{reproduction.name}-{dataset}"] = svg
+        if own and (drawing := draw(reproduction, dataset, own)).svg:
+            found[f"{reproduction.name}-{dataset}"] = drawing
     return found
 
 
@@ -54,7 +69,7 @@ def _detail(reproduction: Reproduction, dataset: str, metric: str, cells: Sequen
     return f"Quick version on {data}, not {title_of(dataset)}; {METRICS[metric]}"
 
 
-def _boxes(reproduction: Reproduction, dataset: str, cells: Sequence[Measured]) -> str:
+def _boxes(reproduction: Reproduction, dataset: str, cells: Sequence[Measured]) -> Drawing:
     metric, axis = _metric(reproduction, cells), reproduction.axes[0]
     categories = sorted({entry.cell.varied[axis] for entry in cells})
     by_protocol: dict[str, dict[Any, Measured]] = {}
@@ -69,12 +84,25 @@ def _boxes(reproduction: Reproduction, dataset: str, cells: Sequence[Measured]) 
         (quoted[c].mean / 100, None if (s := quoted[c].spread) is None else s / 100) if c in quoted else None
         for c in categories
     ]
-    detail = _detail(reproduction, dataset, metric, cells)
+    detail = f"{_detail(reproduction, dataset, metric, cells)}; a dot is a seed"
     names, shown = [f"{c:,}" for c in categories], [] if reproduction.quick else published
-    return draw_boxes(boxes_data(reproduction.title, AXES[axis], names, values, shown, detail=detail))
+    data = boxes_data(reproduction.title, AXES[axis], names, values, shown, detail=detail)
+    return Drawing(draw_boxes(data), f"Box plots of {METRICS[metric]} on {title_of(dataset)}: {_seen_boxes(data)}")
 
 
-def _grid(reproduction: Reproduction, dataset: str, cells: Sequence[Measured]) -> str:
+def _seen_boxes(data: Boxes) -> str:
+    seen = []
+    for series in data.series:
+        medians = [
+            f"{100 * box.median:.1f} % with {category}"
+            for category, box in zip(data.categories, series.boxes, strict=True)
+            if box is not None
+        ]
+        seen.append(f"{series.name}, median {listed(medians)} {data.across}")
+    return "; ".join([*seen, *(["the paper's means beside them as diamonds"] if any(data.published) else [])])
+
+
+def _grid(reproduction: Reproduction, dataset: str, cells: Sequence[Measured]) -> Drawing:
     metric, (down, across) = _metric(reproduction, cells), reproduction.axes
     grid: dict[tuple[Any, Any], GridCell] = {}
     for entry in cells:
@@ -88,17 +116,46 @@ def _grid(reproduction: Reproduction, dataset: str, cells: Sequence[Measured]) -
         )
     values = tuple(sorted({place[side] for place in grid}) for side in (0, 1))
     sparse = {down, across} == {"every", "alpha"}
-    return draw_grid(
-        grid_data(
-            reproduction.title,
-            (AXES[down], AXES[across]),
-            (values[0], values[1]),
-            grid,
-            beyond=(lambda one, other: one * other >= 1) if sparse else None,
-            boundary="k α = 1: below it the corrective loss is guaranteed to fall" if sparse else None,
-            detail=_detail(reproduction, dataset, metric, cells),
-        )
+    counts = {cell.count for cell in grid.values() if cell.count}
+    told = f" in %, {_over_seeds(counts)}" if counts else ""
+    data = grid_data(
+        reproduction.title,
+        (AXES[down], AXES[across]),
+        (values[0], values[1]),
+        grid,
+        beyond=(lambda one, other: one * other >= 1) if sparse else None,
+        boundary="k α = 1: up and left of it the corrective loss is guaranteed to fall" if sparse else None,
+        detail=_detail(reproduction, dataset, metric, cells) + told,
     )
+    return Drawing(draw_grid(data), f"Grid of {METRICS[metric]} on {title_of(dataset)} {_seen_grid(data)}")
+
+
+def _over_seeds(counts: set[int]) -> str:
+    """`mean ± standard deviation of 2 to 3 seeds`."""
+    least, most = min(counts), max(counts)
+    if most == 1:
+        return "one seed"
+    return f"mean ± standard deviation of {most if least == most else f'{least} to {most}'} seeds"
+
+
+def _seen_grid(data: Grid) -> str:
+    places = [
+        (entry.mean, f"{100 * entry.mean:.1f} % at {data.down} {row}, {data.across} {column}")
+        for row, entries in zip(data.rows, data.cells, strict=True)
+        for column, entry in zip(data.columns, entries, strict=True)
+        if entry.mean is not None
+    ]
+    asked = len(data.rows) * len(data.columns)
+    seen = [f"by {data.down} and {data.across}, {len(places)} of {asked} cells measured"]
+    if len(places) > 1:
+        seen[0] += f", from {min(places)[1]} to {max(places)[1]}"
+    elif places:
+        seen[0] += f", {places[0][1]}"
+    if any(entry.published is not None for entries in data.cells for entry in entries):
+        seen.append("the paper's mean beneath ours")
+    if data.boundary:
+        seen.append("a line at k α = 1")
+    return "; ".join(seen)
 
 
 def dynamics_figures(reproduction: Reproduction, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:

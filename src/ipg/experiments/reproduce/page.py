@@ -1,6 +1,7 @@
 """The page of the results: under every heading of a reproduction its table so far, between markers, and how it stands.
 
-A page says where one goes by `<!-- reproduce:NAME -->` and `<!-- /reproduce:NAME -->`.
+A page says where one goes by `<!-- reproduce:NAME -->` and `<!-- /reproduce:NAME -->`. Figures lie in a folder of the
+page's name beside it: those of `docs/results.md` are `docs/results/NAME-DATASET.svg`.
 """
 
 from __future__ import annotations
@@ -8,36 +9,70 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from ipg.data.load import DATASETS
 from ipg.experiments.arms import Figure, Spread
+from ipg.experiments.reproduce.figures import Drawing, drawings_of
 from ipg.experiments.reproduce.plan import Reproduction, load_reproduction
 from ipg.experiments.reproduce.rows import Measured, all_rows, measure
 from ipg.experiments.reproduce.runtime import step_table, with_cost
 from ipg.experiments.reproduce.search import found_settings, search_table
 from ipg.experiments.reproduce.table import FACTORS, KEPT_TABLE, table_of
+from ipg.report.figures.drawing import standalone
 
-__all__ = ["filled", "verdict"]
+__all__ = ["Filled", "filled", "filled_page", "stale", "verdict"]
 
 
-def filled(page: str, results: Path) -> str:
+@dataclass(frozen=True)
+class Filled:
+    """A page as the rows give it, and its figures: SVG by the name of the file."""
+
+    text: str
+    figures: dict[str, str]
+
+
+def filled_page(page: Path, results: Path) -> dict[Path, str]:
+    """What the rows give, by file: the figures of `page`, then the page itself.
+
+    Raises:
+        OSError: there is no such page.
+        ValueError: see `filled`.
+    """
+    found = filled(page.read_text(encoding="utf-8"), results, page.stem)
+    return {page.with_suffix("") / name: svg for name, svg in found.figures.items()} | {page: found.text}
+
+
+def stale(page: Path, wanted: Mapping[Path, str]) -> list[Path]:
+    """Figures beside the page, told by their names, that no row gives any more."""
+    beside = sorted(page.with_suffix("").glob("*-*.svg"))
+    return [path for path in beside if path not in wanted and path.stem.partition("-")[2] in DATASETS]
+
+
+def filled(page: str, results: Path, folder: str = "results") -> Filled:
     """`page` with what stands between the markers of each reproduction replaced by what the rows give.
+
+    It shows its figures from `folder`.
 
     Raises:
         ValueError: a marker is not closed, or names nothing that is reproduced.
     """
+    figures: dict[str, str] = {}
     for name in re.findall(r"<!-- reproduce:(\w+) -->", page):
         start, end = f"<!-- reproduce:{name} -->", f"<!-- /reproduce:{name} -->"
         before, _, rest = page.partition(start)
         _, closed, after = rest.partition(end)
         if not closed:
             raise ValueError(f"the page does not say where {name!r} ends; put {end} there")
-        page = f"{before}{start}\n{_section(load_reproduction(name), results)}\n{end}{after}"
-    return page
+        section, drawings = _section(load_reproduction(name), results, folder)
+        page = f"{before}{start}\n{section}\n{end}{after}"
+        figures |= {f"{stem}.svg": standalone(drawing.svg) for stem, drawing in drawings.items()}
+    return Filled(page, figures)
 
 
-def _section(reproduction: Reproduction, results: Path) -> str:
+def _section(reproduction: Reproduction, results: Path, folder: str) -> tuple[str, dict[str, Drawing]]:
     kind = "dynamics" if reproduction.kind == "dynamics" else None
     measured = measure(reproduction, all_rows(results, kind))
     parts = [
@@ -49,6 +84,8 @@ def _section(reproduction: Reproduction, results: Path) -> str:
         measured = with_cost(measured)
     if measured:
         parts += [f"*How it stands*: {verdict(measured)}", table_of(reproduction, measured).markdown()]
+    drawings = drawings_of(reproduction, measured) if reproduction.kind == "trials" else {}
+    parts += [f"![{drawing.alt}]({folder}/{stem}.svg)" for stem, drawing in drawings.items()]
     if (kept := results / reproduction.name / KEPT_TABLE).is_file():
         parts.append(kept.read_text(encoding="utf-8").strip())
     if (picture := results / reproduction.name / f"{reproduction.name}.svg").is_file():
@@ -57,7 +94,7 @@ def _section(reproduction: Reproduction, results: Path) -> str:
         parts.append(search_table(reproduction, found_settings(reproduction, results / reproduction.name)).markdown())
     if reproduction.kind == "runtime" and (steps := step_table(results)) is not None:
         parts += ["Single steps, measured by `ipg bench`:", steps]
-    return "\n\n".join([*parts, f"```console\n$ ipg reproduce {reproduction.name}\n```"])
+    return "\n\n".join([*parts, f"```console\n$ ipg reproduce {reproduction.name}\n```"]), drawings
 
 
 def verdict(measured: Sequence[Measured]) -> str:

@@ -1,7 +1,7 @@
 """Reproduce tables and figures of the paper: run what is missing, then write them with ours beside the paper's.
 
-    python -m ipg.experiments.reproduce --write docs/results.md    # what stands between its markers
-    python -m ipg.experiments.reproduce --check docs/results.md    # exits 1 where it is not what the rows give
+    python -m ipg.experiments.reproduce --write docs/results.md    # what stands between its markers, and its figures
+    python -m ipg.experiments.reproduce --check docs/results.md    # exits 1 where they are not what the rows give
 
 `ipg reproduce` is the way in. Rows go to `results/<name>/trials.jsonl`; rows of any study count that tell of the same
 run, so nothing is run twice, unless a reproduction stands alone. The small version keeps its rows in its own folder and
@@ -238,28 +238,34 @@ _DATASETS: dict[str, Callable[[Reproduction], list[str]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fill in a page of results, or check it."""
-    from ipg.experiments.reproduce.page import filled
+    """Fill in a page of results and write its figures, or check them."""
+    from ipg.experiments.reproduce.page import filled_page, stale
 
     parser = argparse.ArgumentParser(prog="ipg.experiments.reproduce", description="Fill in the page of the results.")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", type=Path, metavar="PAGE", help="fill in this page")
-    what.add_argument("--check", type=Path, metavar="PAGE", help="exit 1 where the page is not what the rows give")
+    what.add_argument("--write", type=Path, metavar="PAGE", help="fill in this page, write its figures")
+    what.add_argument("--check", type=Path, metavar="PAGE", help="exit 1 where they are not what the rows give")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the rows")
     given: Any = parser.parse_args(arguments)
     page: Path = given.write or given.check
     try:
-        before = page.read_text(encoding="utf-8")
-        after = filled(before, given.results)
+        wanted = filled_page(page, given.results)
+        there = {path: path.read_text(encoding="utf-8") for path in wanted if path.is_file()}
+        wrong = [path for path, text in wanted.items() if there.get(path) != text]
+        beyond = stale(page, wanted)
     except (OSError, ValueError) as error:
         print(f"ipg.experiments.reproduce: {error}", file=sys.stderr)
         return 2
-    if before == after:
-        return 0
     if given.write:
-        write_text(page, after)
-        print(f"{page}: written")
+        for path in wrong:
+            write_text(path, wanted[path])
+            print(f"{path}: written")
+        for path in beyond:
+            path.unlink()
+            print(f"{path}: removed")
         return 0
-    command = f"python -m ipg.experiments.reproduce --write {page}"
-    print(f"{page} is not what the rows give; run {command}", file=sys.stderr)
+    if not (first := next(iter([*wrong, *beyond]), None)):
+        return 0
+    stands = "is not what the rows give" if first.is_file() else "is missing"
+    print(f"{first} {stands}; run python -m ipg.experiments.reproduce --write {page}", file=sys.stderr)
     return 1
