@@ -179,8 +179,9 @@ def standalone(svg: str, margin: int = 16) -> str:
     page = ET.Element("svg", {"xmlns": SVG, **drawn.attrib, **sizes})
     page.append(ET.Element("rect", ground))
     page.extend(drawn)
+    markers = {path for defined in page.iter("defs") for path in defined.iter("path")}  # small: a tenth is seen
     for element in page.iter():
-        for key in element.attrib.keys() & {"d", "x", "y", "transform"}:
+        for key in element.attrib.keys() & ({"d", "x", "y", "transform"} if element not in markers else set()):
             element.set(key, re.sub(r"-?\d+\.\d+", _tenths, element.attrib[key]))
         if element.get("transform", "").startswith("rotate(-0 "):
             del element.attrib["transform"]
