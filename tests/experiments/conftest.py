@@ -1,4 +1,4 @@
-"""Small trials, stubs of trials that other processes find by name, and a project with rows."""
+"""Small trials, stubs of trials that other processes find by name, a project with rows, and a small reproduction."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from experiments import reproduction_rows
 from experiments.table_rows import PAGE, STUDY, TUNED, TUNING, row, write
 
 from ipg.config import RunConfig
 from ipg.data import load
 from ipg.data.table import ImageTable
+from ipg.experiments.reproduce import plan as reproduce_plan
 from ipg.experiments.study import Trial, load_study
 
 SMALL: dict[str, Any] = {"epochs": 2, "batch": 32, "pairs": 8, "pair_batch": 4, "held_out_pairs": 4, "data": "bars"}
@@ -99,4 +101,14 @@ def project(tmp_path: Path) -> Path:
             "tuning": lambda trials: [row(trials[0], 0.6), row(trials[1], 0.7)],
         }[name](trials)
         write(tmp_path / "results" / name / "trials.jsonl", rows)
+    return tmp_path
+
+
+@pytest.fixture
+def small_reproduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The small reproduction as the only one; an empty folder of results."""
+    folder = tmp_path / "reproductions"
+    folder.mkdir()
+    (folder / "01-small.toml").write_text(reproduction_rows.SMALL, encoding="utf-8")
+    monkeypatch.setattr(reproduce_plan, "FOLDER", folder)
     return tmp_path

@@ -1,0 +1,146 @@
+"""The page of results and its figures: filled from the rows, and checked against them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from experiments.reproduction_rows import SMALL, keep, row
+
+from ipg.experiments.reproduce import plan as reproduce_plan
+from ipg.experiments.reproduce.figures import drawings_of
+from ipg.experiments.reproduce.page import filled, filled_page, stale
+from ipg.experiments.reproduce.plan import load_reproduction
+from ipg.experiments.reproduce.rows import measure
+from ipg.experiments.reproduce.run import main
+
+
+@pytest.fixture
+def small(small_reproduction: Path) -> Path:
+    return small_reproduction
+
+
+@pytest.fixture
+def page_of_small(small: Path) -> Path:
+    """A page with the small reproduction, of which two seeds with 40 pairs on ColoredMNIST have rows."""
+    trials = load_reproduction("small").cells[0].trials
+    keep(small / "results", "small", [row(trials[0], 0.66), row(trials[1], 0.7)])
+    page = small / "page.md"
+    page.write_text("<!-- reproduce:small -->\n<!-- /reproduce:small -->\n", encoding="utf-8")
+    return page
+
+
+def on_page(what: str, page: Path) -> int:
+    return main([what, str(page), "--results", str(page.parent / "results")])
+
+
+def test_a_page_is_filled_and_checked(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = small / "results.md"
+    page.write_text("before\n<!-- reproduce:small -->\nold\n<!-- /reproduce:small -->\nafter\n", encoding="utf-8")
+    arguments = [str(page), "--results", str(small / "results")]
+    assert main(["--check", *arguments]) == 1
+    assert "run python -m ipg.experiments.reproduce --write" in capsys.readouterr().err
+    assert main(["--write", *arguments]) == 0
+    assert main(["--check", *arguments]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "old" not in text
+    assert "$ ipg reproduce small" in text
+    keep(small / "results", "small", [row(load_reproduction("small").cells[0].trials[0], 0.66)])
+    assert main(["--check", *arguments]) == 1
+    page.write_text("<!-- reproduce:small -->\n", encoding="utf-8")
+    assert main(["--write", *arguments]) == 2
+    assert "<!-- /reproduce:small -->" in capsys.readouterr().err
+
+
+def test_what_was_seen_of_a_claim_is_told_after_it_and_not_of_small_versions(small: Path) -> None:
+    (file,) = (small / "reproductions").glob("*small.toml")
+    file.write_text(SMALL.replace("claim =", 'seen = "They were."\nclaim ='), encoding="utf-8")
+    page = filled("<!-- reproduce:small -->\n<!-- /reproduce:small -->\n", small / "results").text
+    assert page.index("More pairs are better.") < page.index("*What we saw*: They were.") < page.index("How it stands")
+    assert load_reproduction("small", quick=True).seen == ""
+
+
+def test_the_projects_own_page_is_what_its_rows_give(repo_root: Path) -> None:
+    page = repo_root / "docs" / "results.md"
+    given = filled_page(page, repo_root / "results")
+    assert [path.name for path in given if not path.is_file()] == []
+    assert [path.name for path, text in given.items() if path.read_text(encoding="utf-8") != text] == []
+    assert stale(page, given) == []
+    assert all(f"<!-- reproduce:{name} -->" in given[page] for name in reproduce_plan.names())
+
+
+def test_a_page_has_the_figures_of_data_with_rows_alone(page_of_small: Path) -> None:
+    assert on_page("--write", page_of_small) == 0
+    folder = page_of_small.with_suffix("")
+    assert [path.name for path in folder.iterdir()] == ["small-colored_mnist.svg"]  # none of Waterbirds-100
+    text = page_of_small.read_text(encoding="utf-8")
+    (shown,) = [line for line in text.splitlines() if line.startswith("![")]
+    assert shown == (
+        "![Box plots of accuracy on ColoredMNIST: our runs, the paper's settings, median 68.0 % with 40 pairs; "
+        "the paper's means beside them as diamonds](page/small-colored_mnist.svg)"
+    )
+    assert text.index("| 40 pairs |") < text.index(shown) < text.index("$ ipg reproduce small")
+    (page_of_small.parent / "results" / "small" / "trials.jsonl").unlink()
+    assert filled(text, page_of_small.parent / "results").figures == {}
+
+
+def test_figures_are_the_same_bytes_each_time(page_of_small: Path) -> None:
+    assert on_page("--write", page_of_small) == 0
+    figure = page_of_small.with_suffix("") / "small-colored_mnist.svg"
+    first = figure.read_bytes()
+    figure.unlink()
+    assert on_page("--write", page_of_small) == 0
+    assert figure.read_bytes() == first
+
+
+def test_figures_are_checked(page_of_small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert on_page("--write", page_of_small) == 0
+    figure = page_of_small.with_suffix("") / "small-colored_mnist.svg"
+    assert on_page("--check", page_of_small) == 0
+    svg = figure.read_text(encoding="utf-8")
+    figure.write_text(svg.replace("68.0", "86.0"), encoding="utf-8")
+    assert on_page("--check", page_of_small) == 1
+    assert f"{figure} is not what the rows give; run " in capsys.readouterr().err
+    figure.unlink()
+    assert on_page("--check", page_of_small) == 1
+    assert f"{figure} is missing; run " in capsys.readouterr().err
+    assert not figure.exists()
+
+
+def test_figures_that_no_row_gives_are_removed_and_other_files_are_not(
+    page_of_small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert on_page("--write", page_of_small) == 0
+    folder = page_of_small.with_suffix("")
+    old, others = folder / "gone-waterbirds100.svg", [folder / "sketch.svg", folder / "by-hand.svg"]
+    for path in (old, *others):
+        path.write_text("<svg/>", encoding="utf-8")
+    assert on_page("--check", page_of_small) == 1
+    assert str(old) in capsys.readouterr().err
+    assert on_page("--write", page_of_small) == 0
+    assert not old.exists()
+    assert all(path.exists() for path in others)
+    assert on_page("--check", page_of_small) == 0
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"), [({1}, "one seed"), ({2}, "of 2 seeds"), ({1, 3}, "standard deviation of 1 to 3 seeds")]
+)
+def test_a_grid_tells_its_seeds_and_its_line(counts: set[int], told: str) -> None:
+    whole = load_reproduction("every_alpha")
+    rows = [
+        row(trial, 0.2 if trial.config.alpha * trial.config.every >= 1 else 0.7)
+        for cell, count in zip(whole.cells, itertools.cycle(sorted(counts)), strict=False)
+        for trial in cell.trials[:count]
+        if cell.dataset == "colored_mnist"
+    ]
+    drawings = drawings_of(whole, measure(whole, rows))
+    assert list(drawings) == ["every_alpha-colored_mnist"]
+    (drawing,) = drawings.values()
+    assert told in drawing.svg
+    assert "k α = 1: up and left of it" in drawing.svg
+    assert drawing.alt.startswith(
+        "Grid of accuracy on ColoredMNIST by α and k, 20 of 20 cells measured, from 20.0 % at"
+    )
+    assert drawing.alt.endswith("; a line at k α = 1")

@@ -1,0 +1,67 @@
+"""The cost of a method: time over that of ERM, of trials that were run alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments.reproduction_rows import row
+
+from ipg.experiments.reproduce import plan as reproduce_plan
+from ipg.experiments.reproduce.rows import Measured, measure
+from ipg.experiments.reproduce.runtime import step_table, with_cost
+
+
+@pytest.fixture
+def small(small_reproduction: Path) -> Path:
+    return small_reproduction
+
+
+def test_cost_is_time_over_erm_on_the_same_machine(small: Path) -> None:
+    (file,) = Path(reproduce_plan.__file__).with_name("reproductions").glob("*-runtime.toml")
+    runtime = reproduce_plan.read_reproduction(file, "runtime")
+    plain, guided = runtime.cells[0].trials, next(c for c in runtime.cells if c.name == "IPG, pair batch 128").trials
+    rows = [row(plain[0], 0.1, seconds=8.0), row(plain[1], 0.1, seconds=12.0), row(guided[0], 0.7, seconds=30.0)]
+    rows.append(row(guided[1], 0.7, seconds=30.0, hardware="another machine"))
+    priced = {entry.cell.name: entry for entry in with_cost(measure(runtime, rows))}
+    assert priced["ERM"].values("cost") == [0.8, 1.2]
+    assert priced["IPG, pair batch 128"].rows[0]["metrics"]["cost"] == 3.0
+    assert priced["IPG, pair batch 128"].rows[1]["metrics"]["cost"] is None  # no ERM there
+    assert priced["IPG, pair batch 128"].values("cost") == [3.0]
+    assert step_table(small) is None
+
+
+@pytest.mark.parametrize("apart", [{"config": {"engine": "compiled"}}, {"curve": [None, 0.5]}])
+def test_cost_is_that_over_erm_run_alike(small: Path, apart: dict[str, Any]) -> None:
+    """An engine of its own, or the split evaluated at the end alone, takes less time whatever the method."""
+    (file,) = Path(reproduce_plan.__file__).with_name("reproductions").glob("*-runtime.toml")
+    plain = reproduce_plan.read_reproduction(file, "runtime").cells[0]
+    rows = [row(trial, 0.1, seconds=seconds) for trial, seconds in zip(plain.trials[:2], (8.0, 4.0), strict=True)]
+    rows[0]["curve"] = [0.4, 0.5]
+    rows[1] |= apart
+    (priced,) = with_cost([Measured(plain, tuple(rows))])
+    assert priced.values("cost") == [1.0, 1.0]  # each beside itself
+
+
+def test_trials_that_began_a_process_have_no_cost(small: Path) -> None:
+    (file,) = Path(reproduce_plan.__file__).with_name("reproductions").glob("*-runtime.toml")
+    plain = reproduce_plan.read_reproduction(file, "runtime").cells[0]
+    rows = [
+        row(trial, 0.1, seconds=seconds) for trial, seconds in zip(plain.trials[:3], (60.0, 11.0, 13.0), strict=True)
+    ]
+    for line, preparing in zip(rows, (40.0, 1.0, 1.0), strict=True):
+        line["preparing_seconds"] = preparing
+    (priced,) = with_cost([Measured(plain, tuple(rows))])
+    assert priced.values("cost") == [10 / 11, 12 / 11]  # the median of 10 and 12 is 11
+
+
+def test_trials_that_shared_a_gpu_have_no_cost(small: Path) -> None:
+    (file,) = Path(reproduce_plan.__file__).with_name("reproductions").glob("*-runtime.toml")
+    plain = reproduce_plan.read_reproduction(file, "runtime").cells[0]
+    rows = [
+        row(trial, 0.1, seconds=seconds) for trial, seconds in zip(plain.trials[:3], (60.0, 10.0, 12.0), strict=True)
+    ]
+    rows[0]["sharing"] = 4
+    (priced,) = with_cost([Measured(plain, tuple(rows))])
+    assert priced.values("cost") == [10 / 11, 12 / 11]
