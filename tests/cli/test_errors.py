@@ -303,11 +303,12 @@ def test_files_that_have_moved_since(
         return make_table(seed=seed)
 
     monkeypatch.setitem(_datasets(), "bars", read)
-    (tmp_path / "old").mkdir()
-    assert ipg("train", *bars, "--data-path", "old", "--output", "run").code == 0
+    old = f"old-{tmp_path.name}"  # of which no folder above has one, where it would be found
+    (tmp_path / old).mkdir()
+    assert ipg("train", *bars, "--data-path", old, "--output", "run").code == 0
     assert ipg("evaluate", "run").code == 0
-    (tmp_path / "old").rename(tmp_path / "new")
-    assert_refused("evaluate", "run", says=("there is nothing at old", "have moved", "--data-path"))
+    (tmp_path / old).rename(tmp_path / "new")
+    assert_refused("evaluate", "run", says=(f"there is nothing at {old}", "have moved", "--data-path"))
     assert ipg("evaluate", "run", "--data-path", "new").code == 0
 
 
