@@ -47,7 +47,7 @@ class Tally:
     failed: int
     elsewhere: int
     """Trials that another runner is at."""
-    failures: frozenset[str] = field(default=frozenset(), compare=False)
+    failures: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     """The keys of those that failed."""
 
 
