@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ipg.cli.options import ClusterAddress, Cpus, Gpus, check_cluster, cluster_of, data_name, with_settings_but
+from ipg.cli.options import (
+    ClusterAddress,
+    Cpus,
+    Gpus,
+    Workers,
+    check_cluster,
+    cluster_of,
+    data_name,
+    with_settings_but,
+)
 
 if TYPE_CHECKING:
     from ipg.experiments.compare import Facts
@@ -50,9 +59,7 @@ def compare(
     output: Annotated[
         Path | None, typer.Option(help="Folder of the rows and the page; runs/compare-DATA where not given.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Runs at once on this machine; a GPU each, or half the cores, where not given.")
-    ] = None,
+    workers: Workers = None,
     cluster: ClusterAddress = None,
     cpus: Cpus = None,
     gpus: Gpus = None,

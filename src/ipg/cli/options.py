@@ -34,6 +34,7 @@ __all__ = [
     "OtherWeights",
     "PathColumn",
     "SplitSeed",
+    "Workers",
     "check_cluster",
     "cluster_of",
     "data_name",
@@ -79,6 +80,13 @@ OtherNormalization = Annotated[
     typer.Option(
         "--normalization",
         help="How images are normalised for --weights; imagenet where --model names a network and this is not given.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Processes on this machine; a GPU each, or half the cores, where not given. More than one a GPU pays for "
+        "small networks where NVIDIA's MPS is there."
     ),
 ]
 ClusterAddress = Annotated[

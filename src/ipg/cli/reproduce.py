@@ -18,6 +18,7 @@ from ipg.cli.options import (
     OtherModel,
     OtherNormalization,
     OtherWeights,
+    Workers,
     check_cluster,
     cluster_of,
     network_of,
@@ -82,13 +83,7 @@ def reproduce(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     engine: Engine = "auto",
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Processes; a GPU each, or half the cores, where not given. More than one a GPU "
-            "pays for small networks where NVIDIA's MPS is there."
-        ),
-    ] = None,
+    workers: Workers = None,
     cluster: ClusterAddress = None,
     cpus: Cpus = None,
     gpus: Gpus = None,

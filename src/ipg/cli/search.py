@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ipg.cli.options import data_name, with_settings_but
+from ipg.cli.options import Workers, data_name, with_settings_but
 
 __all__ = ["EXAMPLES", "search"]
 
@@ -62,13 +62,7 @@ def search(
         ),
     ] = "auto",
     prune: Annotated[bool, typer.Option("--prune", help="Give up trials behind the median of the others.")] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Processes on this machine; a GPU each, or half the cores, where not given. More than one a GPU "
-            "pays for small networks where NVIDIA's MPS is there."
-        ),
-    ] = None,
+    workers: Workers = None,
     storage: Annotated[
         str | None,
         typer.Option(

@@ -19,6 +19,7 @@ from ipg.cli.options import (
     OtherModel,
     OtherNormalization,
     OtherWeights,
+    Workers,
     check_cluster,
     cluster_of,
     network_of,
@@ -87,13 +88,7 @@ def study(
     data_path: Annotated[str | None, typer.Option(help="Where the data set's files are.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     engine: Engine = "auto",
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Processes on this machine; a GPU each, or half the cores, where not given. More than one a GPU "
-            "pays for small networks where NVIDIA's MPS is there."
-        ),
-    ] = None,
+    workers: Workers = None,
     cluster: ClusterAddress = None,
     cpus: Cpus = None,
     gpus: Gpus = None,
