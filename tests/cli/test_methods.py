@@ -46,6 +46,7 @@ def test_the_list_tells_costs_and_papers_and_stays_readable(
     ]
     assert (told["ipg"][2], told["jtt"][2], told["meta_irm"][2]) == ("1 + 2 B_I/(k B_D)", "1, …", "3 E + 1")
     assert told["dfr"][3] == "validation groups"
+    assert told["dair"][3] == "shortcut rule"
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -22,6 +22,8 @@ GUIDED = ["ipg", "joint", "continuous", "joint_weighted", "cggd"]
 """Methods that draw pairs at each k-th step."""
 ON_PAIRS = [*GUIDED, "pair_augmentation", "pair_contrastive", "ncm"]
 """All methods that need pairs."""
+KNOWING = ["oracle", "dair", "shape_only"]
+"""Methods that change the shortcut in every image, or take it out."""
 ON_NUMBERS = [name for name in METHODS if name not in ("dair", "ncm", "epg", "gals", "gals_mask")]
 """Methods that take the toy's numbers for images; the others, which want colours or masks, have the same tests of
 their own."""
@@ -35,6 +37,7 @@ def test_names_and_summaries(name: str) -> None:
     assert kind.name == name
     assert kind.summary.endswith(".")
     assert ("pairs" in kind.needs) == (name in ON_PAIRS)
+    assert ("shortcut rule" in kind.needs) == (name in KNOWING)
 
 
 def test_unknown_method() -> None:

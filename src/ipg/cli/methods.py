@@ -53,7 +53,7 @@ def methods(
 
     console = Console()
     if name is None and not long:
-        table = Table("method", "what it does", Column("cost", max_width=11), Column("needs", max_width=12))
+        table = Table("method", "what it does", Column("cost", max_width=11), Column("needs", max_width=13))
         for kind in METHODS.values():
             cost, *more = re.split("[,;] ", kind.cost.replace("k B", "k\N{NO-BREAK SPACE}B"), maxsplit=1)
             about = f"{kind.summary} [dim]{_short(citation(kind))}[/dim]"

@@ -22,7 +22,7 @@ from ipg.rationale import full_precision
 
 __all__ = ["NEEDS", "Method", "Need", "NoOptions", "Setup"]
 
-Need = Literal["pairs", "environments", "groups", "validation groups", "masks", "attention"]
+Need = Literal["pairs", "environments", "groups", "validation groups", "masks", "attention", "shortcut rule"]
 
 NEEDS: dict[Need, str] = {
     "pairs": "invariance pairs",
@@ -31,8 +31,9 @@ NEEDS: dict[Need, str] = {
     "validation groups": "validation images whose attribute is known",
     "masks": "masks of the objects in training images",
     "attention": "maps of where CLIP looks in training images",
+    "shortcut rule": "a rule that changes the shortcut in every image, or takes it out",
 }
-"""What a method may need of the training data, in words."""
+"""What a method may need beside labelled training images, in words."""
 
 
 @dataclass(frozen=True)

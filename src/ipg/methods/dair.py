@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from ipg.collectives import find_peers
 from ipg.data.batches import Batch
-from ipg.methods.base import Method, Setup
+from ipg.methods.base import Method, Need, Setup
 from ipg.methods.options import option
 from ipg.methods.space import LogUniform, Range
 
@@ -66,6 +66,7 @@ class Dair(Method):
 
     name: ClassVar[str] = "dair"
     summary: ClassVar[str] = "DAIR: images and recoloured copies of them, their losses drawn together."
+    needs: ClassVar[frozenset[Need]] = frozenset({"shortcut rule"})
     cost: ClassVar[str] = "2"
     Options: ClassVar[type] = DairOptions
     space: ClassVar[Mapping[str, Range]] = {"weight": LogUniform(10.0, 100.0)}

@@ -10,6 +10,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ipg.data.grayscale import gray
+from ipg.methods.base import Need
 from ipg.methods.erm import Erm
 
 __all__ = ["Oracle"]
@@ -20,6 +21,7 @@ class Oracle(Erm):
 
     name: ClassVar[str] = "oracle"
     summary: ClassVar[str] = "Plain training on grayscale images: what is possible without the colour."
+    needs: ClassVar[frozenset[Need]] = frozenset({"shortcut rule"})
 
     @staticmethod
     def transform(images: Tensor) -> Tensor:

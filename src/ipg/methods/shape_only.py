@@ -20,6 +20,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ipg.data.shape import shape_channels
+from ipg.methods.base import Need
 from ipg.methods.erm import Erm
 
 __all__ = ["ShapeOnly"]
@@ -30,6 +31,7 @@ class ShapeOnly(Erm):
 
     name: ClassVar[str] = "shape_only"
     summary: ClassVar[str] = "Plain training on the shape alone: a stand-in for Shock Graph."
+    needs: ClassVar[frozenset[Need]] = frozenset({"shortcut rule"})
     cost: ClassVar[str] = "1, and the shapes once"
 
     @staticmethod

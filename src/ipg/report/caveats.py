@@ -30,6 +30,7 @@ GIVEN: Mapping[Need, str] = {
     "environments": "the environments of the training images",
     "masks": "masks of the objects in training images",
     "attention": "maps of where another network, trained on text and images, looks",
+    "shortcut rule": "a rule that changes the shortcut in every image, or takes it out",
     "pairs": "pairs of images",
 }
 """What methods are given besides labelled images, in words."""

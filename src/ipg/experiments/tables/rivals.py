@@ -27,6 +27,7 @@ from ipg.experiments.tables.text import (
     wrapped,
 )
 from ipg.methods import method_class
+from ipg.methods.base import NEEDS
 
 __all__ = ["ENDING", "rivals_table"]
 
@@ -81,13 +82,19 @@ def _notes(arms: Sequence[Arm], *, by_group: bool) -> str:
         f"{', '.join(map(code, networks))}; {' or '.join(map(str, epochs))} epochs; the kept epoch by the same rule "
         f"for all ({' and '.join(sorted({code(str(arm.config['selection'])) for arm in arms}))}). Each method had the "
         "same number of configurations of its own space on one seed, judged without test images, and the best was "
-        "frozen before these rows. *Time*: a trial's, evaluations included and compiling apart, over that of ERM in "
-        f"the same study, of {TIMED} trials or more that had the GPU to themselves. *Paper*: what the paper has for "
-        "the method, mostly quoted from others under their own protocols"
+        f"frozen before these rows. {_rule(arms)}*Time*: a trial's, evaluations included and compiling apart, over "
+        f"that of ERM in the same study, of {TIMED} trials or more that had the GPU to themselves. *Paper*: what the "
+        "paper has for the method, mostly quoted from others under their own protocols"
         + (", on ResNet-50" if by_group else "")
         + f". {meaning}: {'; '.join(collapses) or 'none'}."
         + (f" {lost}" if lost else "")
     )
+
+
+def _rule(arms: Sequence[Arm]) -> str:
+    """What it is to have a rule for the shortcut, where a method has one."""
+    known = any("shortcut rule" in method_class(arm.method).needs for arm in arms)
+    return f"*Shortcut rule*: {NEEDS['shortcut rule']}. " if known else ""
 
 
 def _from(arms: Sequence[Arm], study: Measured) -> str:
