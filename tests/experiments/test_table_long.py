@@ -58,6 +58,32 @@ def test_what_decides_a_choice_ranks_it_and_missing_seeds_win_nothing(project: P
     assert [marks()["0.1"][-1], marks()["0.2"][-1]] == ["highest", "taken"]  # the better one lacks a seed
 
 
+def test_each_contender_of_a_method_has_its_own_highest(project: Path) -> None:
+    """DAIR competes with either kind of copies under one protocol, each with two weights."""
+    arms = [
+        f'[[arm]]\nmethod = "dair"\nprotocol = "tuning"\n'
+        f'config = {{ options = {{ augment = "{augment}", weight = {weight} }} }}\n'
+        for augment in ("random", "swap")
+        for weight in (1.0, 2.0)
+    ]
+    head = 'dataset = "colored_mnist"\nmetrics_split = "search"\nseeds = [100]\n'
+    file = project / "studies" / "colored_mnist_unified_tuning.toml"
+    plain = '[[arm]]\nmethod = "erm"\nprotocol = "tuning"\n'
+    file.write_text(head + "".join([*arms, plain]), encoding="utf-8")
+    worths = (0.5, 0.6, 0.72, 0.71, 0.1)
+    rows = [row(trial, worth) for trial, worth in zip(load_study(file).trials, worths, strict=True)]
+    write(project / "results" / file.stem / "trials.jsonl", rows)
+    page = results_page(measured(project / "results", project / "studies"), published(), [])
+    lines = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| DAIR")]
+    assert [(line[0].strip(), line[-1].strip()) for line in lines] == [
+        ("DAIR, augment `random`, weight `2.0`", "highest"),
+        ("DAIR, augment `random`, weight `1.0`", ""),
+        ("DAIR, augment `swap`, weight `1.0`", "highest"),
+        ("DAIR, augment `swap`, weight `2.0`", ""),
+    ]
+    assert "of the contender, of which a method may have several, with as many pairs" in " ".join(page.split())
+
+
 def test_speed_rows_become_a_table_of_the_last_measurements(project: Path) -> None:
     def measurement(value: float, ratio: float | None) -> dict[str, Any]:
         return {

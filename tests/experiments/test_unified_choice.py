@@ -18,7 +18,7 @@ from ipg.experiments.tables import long
 from ipg.experiments.tables.long import results_page
 from ipg.experiments.tables.rows import measured
 from ipg.experiments.unified import run
-from ipg.experiments.unified.plan import ceiling_of, load_protocol
+from ipg.experiments.unified.plan import ceiling_of, load_protocol, sets_apart
 from ipg.experiments.unified.run import main, worth
 
 
@@ -189,6 +189,13 @@ def test_the_ceiling_is_that_of_the_protocol() -> None:
     assert ceiling_of("colored_mnist_unified_tuning") == load_protocol("colored_mnist").ceiling == 0.77
     assert ceiling_of("waterbirds100_unified_tuning") is None
     assert ceiling_of("colored_mnist_tuning") is None
+
+
+def test_contenders_of_one_method_are_told_apart_by_what_the_protocol_fixes() -> None:
+    """Not by what is drawn, nor where a method competes once."""
+    assert sets_apart("colored_mnist_unified_tuning") == {"ipg": ("every",), "dair": ("augment",)}
+    assert sets_apart("waterbirds100_unified_tuning") == {"erm": ("class_weighted",)}
+    assert sets_apart("colored_mnist_tuning") == {}
 
 
 @pytest.mark.usefixtures("bars", "one_thread", "own_random_state")

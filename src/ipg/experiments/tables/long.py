@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ipg.evaluation.selection import SELECTIONS
@@ -25,7 +25,7 @@ from ipg.experiments.tables.text import (
     words,
     wrapped,
 )
-from ipg.experiments.unified.plan import ceiling_of
+from ipg.experiments.unified.plan import ceiling_of, sets_apart
 from ipg.methods import method_class
 
 __all__ = ["results_page", "varying_settings"]
@@ -108,17 +108,21 @@ def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
 
 
 def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
-    """What settings were chosen from: for each data set, method, protocol and number of pairs, the best arm first."""
+    """What settings were chosen from: for each data set, method, protocol and number of pairs, the best arm first.
+
+    Contenders of one method, as a protocol has them, do not compete with each other.
+    """
     varying, shared = varying_settings(study.arms)
     several = len({arm.method for arm in study.arms}) > 1
     metric = study.decides or _deciding(study.arms)
-    ranked = sorted(study.arms, key=lambda arm: (*_rivals(arm), -_mean(arm, metric)))
+    apart = sets_apart(study.name)
+    ranked = sorted(study.arms, key=lambda arm: (_rivals(arm, apart), -_mean(arm, metric)))
     ceiling = ceiling_of(study.name)
     above = [arm for arm in ranked if ceiling is not None and _mean(arm, metric) > ceiling]
-    highest = _highest([arm for arm in ranked if arm not in above], ranked)
+    highest = _highest([arm for arm in ranked if arm not in above], ranked, apart)
     lines = []
     for arm in ranked:
-        marks = ["highest"] if highest.get(_rivals(arm)) is arm else []
+        marks = ["highest"] if arm in highest else []
         marks += ["above the ceiling"] if arm in above else []
         marks += ["collapsed"] if arm.collapsed else []
         marks += ["taken"] if any(_alike(arm, other) for other in tuned) else []
@@ -134,11 +138,12 @@ def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
     what = {"average": "accuracy", "worst_group": "worst group", "pairs": "accuracy × pairs that agree"}[metric]
     head = ["method"] if several else []
     head += [*map(words, varying), "seeds", f"{what} on `{study.split}`", "pairs that disagree", "seconds", ""]
+    whose = "contender, of which a method may have several," if apart else "method"
     notes = (
         f"In percent on the split `{study.split}`, mean ± standard deviation over seeds; the test split is not read. "
-        f"*Highest*: the highest mean {what} of the method with as many pairs under the same protocol, among settings "
-        f"that have all their seeds, none collapsed (one class for every image, or broken off){_none_above(ceiling)}. "
-        "*Taken*: the settings of a study on the test split, whatever ran them."
+        f"*Highest*: the highest mean {what} of the {whose} with as many pairs under the same protocol, among "
+        "settings that have all their seeds, none collapsed (one class for every image, or broken off)"
+        f"{_none_above(ceiling)}. *Taken*: the settings of a study on the test split, whatever ran them."
     )
     return [f"## {study.name}", shared, markdown(head, lines), notes, *_ends(study)]
 
@@ -207,17 +212,17 @@ def _alike(one: Arm, other: Arm) -> bool:
     return one.method == other.method and mine == theirs
 
 
-def _highest(honest: Sequence[Arm], ranked: Sequence[Arm]) -> dict[tuple[Any, ...], Arm]:
+def _highest(honest: Sequence[Arm], ranked: Sequence[Arm], apart: Mapping[str, Sequence[str]]) -> list[Arm]:
     """The first of the honest arms among those that compete, where there are several.
 
     Those without all their seeds cannot be it, nor those of which a seed collapsed.
     """
     rivals: dict[tuple[Any, ...], list[Arm]] = {}
     for arm in ranked:
-        rivals.setdefault(_rivals(arm), []).append(arm)
+        rivals.setdefault(_rivals(arm, apart), []).append(arm)
     able = [arm for arm in honest if len(arm.rows) == len(arm.seeds) and not arm.collapsed]
-    whole = {key: [arm for arm in able if _rivals(arm) == key] for key in rivals}
-    return {key: arms[0] for key, arms in whole.items() if arms and len(rivals[key]) > 1}
+    whole = ([arm for arm in able if arm in competing] for competing in rivals.values() if len(competing) > 1)
+    return [arms[0] for arms in whole if arms]
 
 
 def _worth(arm: Arm, metric: str) -> Spread | None:
@@ -241,9 +246,10 @@ def _deciding(arms: Sequence[Arm]) -> str:
     return "worst_group" if all(arm.config["selection"] == "worst_group" for arm in arms) else "average"
 
 
-def _rivals(arm: Arm) -> tuple[str, str, str, tuple[int, str]]:
-    """What arms have in common that are compared with each other."""
-    return arm.dataset, arm.method, arm.protocol, _order(arm.config["pairs"])
+def _rivals(arm: Arm, apart: Mapping[str, Sequence[str]]) -> tuple[Any, ...]:
+    """What arms have in common that are compared with each other; `apart` sets contenders of one method apart."""
+    own = tuple(str(arm.config[name]) for name in apart.get(arm.method, ()))
+    return arm.dataset, arm.method, arm.protocol, _order(arm.config["pairs"]), own
 
 
 def _titled(arm: Arm) -> str:

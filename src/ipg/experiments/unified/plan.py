@@ -6,6 +6,7 @@ a setting that joins changes nothing of the others.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from ipg.methods.options import option_defaults
 from ipg.methods.space import Choice, LogUniform, Range, Whole, ZeroOr
 from ipg.seeds import derive_seed
 
-__all__ = ["Contender", "Protocol", "ceiling_of", "configurations", "draw", "load_protocol", "space_of"]
+__all__ = ["Contender", "Protocol", "ceiling_of", "configurations", "draw", "load_protocol", "sets_apart", "space_of"]
 
 DATA = Path(__file__).with_name("protocol.toml")
 """The lists of contenders and what they share."""
@@ -35,10 +36,15 @@ class Contender:
     """From which to draw settings, in place of the method's own ranges or beside them."""
 
     @property
+    def fixed(self) -> dict[str, Any]:
+        """The settings that make it this contender, and options, on one level."""
+        plain = {name: value for name, value in self.config.items() if name != "options"}
+        return {**plain, **self.config.get("options", {})}
+
+    @property
     def title(self) -> str:
         """The contender in words."""
-        plain = {name: value for name, value in self.config.items() if name != "options"}
-        return " ".join([self.method, *(f"{n}={v}" for n, v in {**plain, **self.config.get("options", {})}.items())])
+        return " ".join([self.method, *(f"{name}={value}" for name, value in self.fixed.items())])
 
 
 @dataclass(frozen=True)
@@ -92,9 +98,30 @@ def load_protocol(dataset: str, path: Path = DATA) -> Protocol:
 
 def ceiling_of(study: str, path: Path = DATA) -> float | None:
     """What decides in a study that settings are chosen from cannot be above this by honest means; None of others."""
+    protocol = _chosen_in(study, path)
+    return None if protocol is None else protocol.ceiling
+
+
+def sets_apart(study: str, path: Path = DATA) -> dict[str, tuple[str, ...]]:
+    """The settings by which contenders of one method differ, in a study that settings are chosen from; none in others.
+
+    Only methods that compete more than once have any.
+    """
+    protocol = _chosen_in(study, path)
+    contenders = () if protocol is None else protocol.contenders
+    times = Counter(contender.method for contender in contenders)
+    found: dict[str, dict[str, Any]] = {method: {} for method, count in times.items() if count > 1}
+    for contender in contenders:
+        if contender.method in found:
+            found[contender.method] |= contender.fixed
+    return {method: tuple(names) for method, names in found.items()}
+
+
+def _chosen_in(study: str, path: Path) -> Protocol | None:
+    """The protocol whose settings are chosen in a study."""
     content = read_toml(path, "protocol")
     known = (load_protocol(name, path) for name, own in content.items() if isinstance(own, dict))
-    return next((protocol.ceiling for protocol in known if protocol.tuning == study), None)
+    return next((protocol for protocol in known if protocol.tuning == study), None)
 
 
 def configurations(protocol: Protocol, contender: Contender) -> list[dict[str, Any]]:
