@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import timm
 import torch
 import torchvision
 import transformers
+from huggingface_hub.utils import LocalEntryNotFoundError
 from torch import nn
 
 import ipg
@@ -146,6 +148,45 @@ def test_hugging_face_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"hf:.*empty cannot be loaded"):
         load_model(f"hf:{tmp_path / 'empty'}")
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_hugging_face_without_a_network(
+    kept: bool, hugging_face: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every attempt that fails is logged by the hub's client, also where a copy is kept on this machine."""
+    log = logging.getLogger("huggingface_hub")
+    monkeypatch.setattr(log, "propagate", True)
+    level = log.level
+    real = transformers.AutoModelForImageClassification.from_pretrained
+
+    def fail(name: str, **options: Any) -> Any:
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
+        raise OSError("We couldn't connect.\nCheck your connection.") from LocalEntryNotFoundError("An error happened.")
+
+    def find(name: str, **options: Any) -> Any:
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
+        return real(hugging_face, **options)
+
+    monkeypatch.setattr(transformers.AutoModelForImageClassification, "from_pretrained", find if kept else fail)
+    monkeypatch.setattr(transformers.AutoImageProcessor, "from_pretrained", fail)
+    says = (
+        r"^hf:org/name does not say how images were normalised"
+        if kept
+        else r"^hf:org/name cannot be fetched: the hub does not answer, and no copy of it is on this machine; without "
+        r"a network, name a folder as save_pretrained writes it$"
+    )
+    with pytest.raises(ValueError, match=says):
+        load_model("hf:org/name")
+    assert caplog.records == []
+    assert log.level == level
+
+
+@pytest.mark.parametrize("name", ["/no/such/missing", "./missing"])
+def test_hugging_face_of_a_folder_that_is_not_there(name: str) -> None:
+    says = r"^hf:.*missing cannot be loaded: there is no such folder, and an id on the hub reads organisation/name$"
+    with pytest.raises(ValueError, match=says):
+        load_model(f"hf:{name}")
 
 
 def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:

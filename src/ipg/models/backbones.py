@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from ipg.models.extras import import_extra
 from ipg.models.fitting import classes_in, load_weights
 from ipg.models.head import renew_head
+from ipg.models.hub import is_unanswered, quiet_hub
 from ipg.models.image_model import ImageModel
 from ipg.models.normalization import Normalization
 from ipg.models.small import MODELS
@@ -142,7 +142,7 @@ def _create(name: str, *, pretrained: bool, **options: Any) -> Any:
     """timm's `create_model`, for images of any size where the network can; its errors in our words."""
     timm = import_extra("timm", needed_for=f"model {name!r}")
     try:
-        with _quiet_hub():
+        with quiet_hub():
             config = None if name.startswith(HUBS) else timm.get_pretrained_cfg(name, allow_unregistered=True)
             if config is not None and config.fixed_input_size:
                 try:
@@ -154,24 +154,12 @@ def _create(name: str, *, pretrained: bool, **options: Any) -> Any:
     except Exception as error:  # on weights that are damaged, or more than weights, it raises anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         if isinstance(error, OSError):
-            if any(kind.__name__ == "LocalEntryNotFoundError" for kind in type(error).__mro__):
+            if is_unanswered(error):
                 reason = "the hub does not answer, and no copy of them is on this machine"
             raise ValueError(
                 f"the weights of {name} cannot be fetched: {reason}; without a network, give weights as a file"
             ) from None
         raise ValueError(f"timm cannot make {name!r}: {reason}") from None
-
-
-@contextmanager
-def _quiet_hub() -> Iterator[None]:
-    """Keep the hub's client from telling of every attempt that fails: what comes of them is said once, at the end."""
-    log = logging.getLogger("huggingface_hub")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 def _tagged(model: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from ipg.models.backbones import HUBS, PRETRAINED, chosen_normalization, trained_timm_model
 from ipg.models.extras import import_extra
 from ipg.models.fitting import classes_in, load_weights
+from ipg.models.hub import is_unanswered, quiet_hub
 from ipg.models.image_model import ImageModel
 from ipg.models.normalization import NORMALIZATIONS, Normalization
 from ipg.models.weights import read_weights
@@ -76,9 +78,17 @@ def from_hugging_face(name: str, normalization: str | None) -> HuggingFaceModel:
     """An id on the hub, or a folder as `save_pretrained` writes it; code that comes along is not run."""
     library = import_extra("transformers", needed_for=f"hf:{name}")
     try:
-        model = library.AutoModelForImageClassification.from_pretrained(name, trust_remote_code=False)
+        with quiet_hub():
+            model = library.AutoModelForImageClassification.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # on weights that are damaged, or more than weights, it raises anything
+        if is_unanswered(error):
+            raise ValueError(
+                f"hf:{name} cannot be fetched: the hub does not answer, and no copy of it is on this machine; without "
+                f"a network, name a folder as save_pretrained writes it"
+            ) from None
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if (name.startswith((".", "~")) or name.count("/") > 1) and not Path(name).exists():
+            reason = "there is no such folder, and an id on the hub reads organisation/name"
         raise ValueError(f"hf:{name} cannot be loaded: {reason}") from None
     channels = getattr(model.config, "num_channels", 3)
     known = None if normalization is not None else _processing(library, name)
@@ -89,7 +99,8 @@ def from_hugging_face(name: str, normalization: str | None) -> HuggingFaceModel:
 def _processing(library: Any, name: str) -> Normalization | None:
     """What its image processor does to images in [0, 1]; None where it has none."""
     try:
-        config = library.AutoImageProcessor.from_pretrained(name, trust_remote_code=False).to_dict()
+        with quiet_hub():
+            config = library.AutoImageProcessor.from_pretrained(name, trust_remote_code=False).to_dict()
     except (ImportError, OSError, ValueError):
         return None
     if not config.get("do_normalize", True):
