@@ -1,4 +1,4 @@
-"""The kernels of small networks, by triton's interpreter, which has to be asked for before triton is loaded."""
+"""The kernels of networks, by triton's interpreter, which has to be asked for before triton is loaded."""
 
 from __future__ import annotations
 
@@ -15,11 +15,20 @@ from torch.nn import functional as F
 from ipg.models.small import _convolved
 
 
-def test_kernels() -> None:
+@pytest.mark.parametrize("cases", ["fused_cases.py", "frozen_norm_cases.py"])
+def test_kernels(cases: str) -> None:
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    cases = Path(__file__).with_name("fused_cases.py")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "ignore", str(cases)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "ignore",
+        str(Path(__file__).with_name(cases)),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout

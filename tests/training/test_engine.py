@@ -90,6 +90,18 @@ def test_layout(precision: str, name: str, norm: nn.Module, device: torch.device
     assert is_channels_last(model) == expected
 
 
+@pytest.mark.parametrize(
+    ("precision", "name", "device", "expected"),
+    [("bf16", "captured", CUDA, True), ("bf16", "eager", CUDA, True), ("tf32", "captured", CUDA, False),
+     ("bf16", "compiled", CUDA, False), ("bf16", "eager", CPU, False)],
+)  # fmt: skip
+def test_norms_by_a_kernel(precision: str, name: str, device: torch.device, expected: bool) -> None:
+    pytest.importorskip("triton")
+    model = lay_out(network(nn.BatchNorm2d(8)), RunConfig(precision=precision, engine=name), device)
+    assert (type(model[1]) is not nn.BatchNorm2d) == expected
+    assert model.eval()(torch.rand(2, 3, 3, 3)).shape == (2, 2)  # on a CPU as written
+
+
 def test_a_model_is_compiled_where_the_engine_says_so() -> None:
     model = network(nn.Identity())
     assert compile_model(model, RunConfig(engine="captured")) is model

@@ -13,6 +13,7 @@ from torch import Tensor
 from ipg.benchmarks.measure import timed
 from ipg.config import RunConfig
 from ipg.data.batches import Batch, Batches
+from ipg.evaluation.batch_norm import keep_statistics
 from ipg.training.device import numerics
 from ipg.training.distributed import Team
 from ipg.training.engine import compiling, resolve
@@ -42,6 +43,8 @@ def iterations(
     if ready:
         run.step = type(run.step)(run.method, _Ready(run.batches), None, run.means)
     run.model.train()
+    if config.batch_norm == "eval":
+        keep_statistics(run.model)
     full = (rows for epoch in count() for rows in run.batches.rows(epoch) if len(rows) == config.batch)
 
     def block(steps: int) -> None:
@@ -64,11 +67,11 @@ class _Ready(Batches):
         return self._batch
 
 
-def as_in_a_run(step: Block, config: RunConfig, device: torch.device) -> Block:
-    """Iterations under the numerics of a run, without what torch says while it compiles."""
+def as_in_a_run(step: Block, config: RunConfig, device: torch.device, *, length: int | None = None) -> Block:
+    """Iterations under the numerics of a run, of that `length`, without what torch says while it compiles."""
 
     def block(steps: int) -> None:
-        with numerics(config, device), compiling(), warnings.catch_warnings():
+        with numerics(config, device, iterations=length), compiling(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             step(steps)
 

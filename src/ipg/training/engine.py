@@ -16,6 +16,7 @@ from torch import nn
 
 from ipg.config import RunConfig
 from ipg.models import ConvNet
+from ipg.models.frozen_norm import quicken
 from ipg.training.device import resolve_precision
 
 __all__ = ["VARIANTS", "compile_model", "compiling", "lay_out", "resolve"]
@@ -40,11 +41,13 @@ def resolve(config: RunConfig, device: torch.device, *, processes: int) -> RunCo
 
 
 def lay_out(model: nn.Module, config: RunConfig, device: torch.device) -> nn.Module:
-    """`model` with its convolutions in the layout that `device` computes fastest in, in place."""
+    """`model` in the layout that `device` computes convolutions fastest in, its norms by a kernel for it, in place."""
     slow = any(isinstance(module, nn.GroupNorm) for module in model.modules())  # as written, in that layout
     slow = slow and not isinstance(model, ConvNet)  # which has a kernel for it
     if device.type == "cuda" and (config.engine == "compiled" or (config.precision == "bf16" and not slow)):
         model.to(memory_format=torch.channels_last)
+        if config.engine != "compiled":  # a compiler fuses them by itself
+            quicken(model)
     return model
 
 

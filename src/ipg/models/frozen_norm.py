@@ -1,0 +1,227 @@
+"""BatchNorm with the statistics that it has, and the ReLU or ReLU6 behind it, in one pass over memory, on a GPU.
+
+    y = clamp((x − mean)/√(variance + eps) · weight + bias, low, high)
+
+Guided training of pretrained networks keeps their statistics, and torch has no fast way back through BatchNorm then: as
+written, norms and ReLU6 take two thirds of an iteration of a MobileNetV2. Here the forward pass reads x and writes y,
+the backward pass reads x and dy and writes dx. `quicken` lets the layers of a network that is already there do so; its
+weights, their names and its copies stay as they are. Sums are taken in single precision and in a fixed order, so that
+the same input gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+try:
+    import triton
+
+    from ipg.models import frozen_norm_kernels as kernels
+except ImportError:  # without triton, which comes with torch where there may be a GPU
+    kernels = None  # type: ignore[assignment]
+
+__all__ = ["frozen_norm", "quicken"]
+
+ENTRIES = 4096
+"""Positions times channels that a block of threads takes at a time."""
+BLOCKS = 1024
+"""Of threads that sums over all positions are left to, about."""
+SPATIAL = torch.channels_last
+SWITCH = "IPG_KERNELS"
+"""Set to 0 in the environment, networks run as written."""
+
+
+def frozen_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    *,
+    eps: float = 1e-5,
+    low: float = -math.inf,
+    high: float = math.inf,
+) -> Tensor:
+    """BatchNorm by `mean` and `variance`, held between `low` and `high`, computed in single precision.
+
+    Args:
+        x: activations (B, C, H, W).
+        weight: (C,), in single precision like those that follow.
+        bias: (C,).
+        mean: (C,), which gets no gradient.
+        variance: (C,), neither.
+        eps: added to the variance.
+        low: 0 for ReLU.
+        high: 6 for ReLU6.
+    """
+    y: Tensor = _fused(x, weight, bias, mean, variance, eps, low, high)
+    return y
+
+
+def _written(
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, eps: float, low: float, high: float
+) -> Tensor:
+    """The same by the operations of torch."""
+    with torch.autocast(x.device.type, enabled=False):
+        y = F.batch_norm(x.float(), mean, variance, weight, bias, False, 0.0, eps)
+        return F.hardtanh(y, low, high).to(x.dtype)
+
+
+@torch.library.custom_op("ipg::frozen_norm", mutates_args=())
+def _fused(
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, eps: float, low: float, high: float
+) -> Tensor:
+    x = x.contiguous(memory_format=SPATIAL)
+    y = torch.empty_like(x)
+    positions, channels = _size(x)
+    span, block = _tile(channels)
+    kernels.forward_kernel[(-(-positions // span), -(-channels // block))](
+        x, weight, bias, mean, variance, y, positions, channels, eps, low, high, span=span, block=block
+    )
+    return y
+
+
+@torch.library.custom_op("ipg::frozen_norm_backward", mutates_args=())
+def _fused_backward(
+    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor,
+    eps: float, low: float, high: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The gradient of x, and the parts of those of weight and bias, (parts, 2, C)."""
+    x, dy = x.contiguous(memory_format=SPATIAL), dy.contiguous(memory_format=SPATIAL)
+    dx, parts = torch.empty_like(x), _room_for_parts(x)
+    positions, channels = _size(x)
+    span, block = _tile(channels)
+    kernels.backward_kernel[(len(parts), -(-channels // block))](
+        dy, x, weight, bias, mean, variance, dx, parts, positions, channels, eps, low, high, span=span, block=block
+    )
+    return dx, parts
+
+
+@_fused.register_fake
+def _(
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, eps: float, low: float, high: float
+) -> Tensor:
+    return torch.empty_like(x, memory_format=SPATIAL)
+
+
+@_fused_backward.register_fake
+def _(
+    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor,
+    eps: float, low: float, high: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return torch.empty_like(x, memory_format=SPATIAL), _room_for_parts(x)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.eps, ctx.low, ctx.high = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, bias, mean, variance = ctx.saved_tensors
+    shape = (ctx.eps, ctx.low, ctx.high)
+    none = (None,) * 5  # of the statistics and the shape
+    if torch.is_grad_enabled():  # somebody will differentiate the gradient, too
+        y = _written(x, weight, bias, mean, variance, *shape)
+        return *torch.autograd.grad(y, (x, weight, bias), dy, create_graph=True), *none
+    dx, parts = _fused_backward(dy, x, weight, bias, mean, variance, *shape)
+    dweight, dbias = parts.sum(0).unbind()
+    return dx, dweight, dbias, *none
+
+
+_fused.register_autograd(_differentiate, setup_context=_keep)
+
+
+def _size(x: Tensor) -> tuple[int, int]:
+    """Positions of all images, and channels."""
+    return x.shape[0] * x.shape[2] * x.shape[3], x.shape[1]
+
+
+def _tile(channels: int) -> tuple[int, int]:
+    """How many positions and how many channels a block of threads takes: few threads without a channel of their own."""
+    block = min((32, 64, 128), key=lambda width: (-(-channels // width) * width, -width))
+    block = min(block, 1 << (channels - 1).bit_length())
+    return max(1, ENTRIES // block), block
+
+
+def _room_for_parts(x: Tensor) -> Tensor:
+    """Room for what each part of the positions adds to the gradients of weight and bias, (parts, 2, C)."""
+    positions, channels = _size(x)
+    span, block = _tile(channels)
+    parts = max(1, min(-(-positions // span), BLOCKS // -(-channels // block)))
+    return x.new_empty((parts, 2, channels), dtype=torch.float32)
+
+
+# -- in a network ------------------------------------------------------------------------------------------------------
+
+
+def quicken(model: nn.Module) -> None:
+    """Let the BatchNorm layers of `model` run so while they are in eval mode, on a GPU, in the layout channels last.
+
+    Not where triton is missing, nor with `IPG_KERNELS=0`.
+    """
+    if kernels is None or os.environ.get(SWITCH) == "0":
+        return
+    for module in model.modules():
+        if _is_known(module):
+            module.__class__ = _quick(type(module))
+
+
+def _is_known(module: nn.Module) -> bool:
+    if type(module) is not nn.BatchNorm2d and type(module).__name__ != "BatchNormAct2d":
+        return False
+    return bool(module.affine and module.track_running_stats) and _bounds(module) is not None
+
+
+def _bounds(module: nn.Module) -> tuple[float, float] | None:
+    """Between which the layers that timm puts into its BatchNorm hold what it gives; None where they do more."""
+    drop, act = (getattr(module, name, nn.Identity()) for name in ("drop", "act"))
+    if not isinstance(drop, nn.Identity) or not isinstance(act, nn.Identity | nn.ReLU | nn.ReLU6):
+        return None
+    if isinstance(act, nn.Identity):
+        return -math.inf, math.inf
+    return 0.0, 6.0 if isinstance(act, nn.ReLU6) else math.inf
+
+
+class _Quick(nn.Module):
+    """Stands before the class of a layer, and goes along where the layer is copied or pickled."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the layer makes of `x` (B, C, H, W)."""
+        layer: Any = self
+        if layer.training or not _fits(x):
+            return super().forward(x)  # type: ignore[no-any-return]
+        low, high = _bounds(layer) or (-math.inf, math.inf)
+        own = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
+        return frozen_norm(x, *own, eps=layer.eps, low=low, high=high)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _made, (type(self).__bases__[1],), self.__dict__
+
+
+def _fits(x: Tensor) -> bool:
+    """Whether the kernels take `x` as it lies."""
+    placed = x.is_cuda or triton.knobs.runtime.interpret
+    return placed and x.ndim == 4 and x.dtype != torch.float64 and x.is_contiguous(memory_format=SPATIAL)
+
+
+_QUICK: dict[type[nn.Module], type[nn.Module]] = {}
+
+
+def _quick(plain: type[nn.Module]) -> type[nn.Module]:
+    """The class of layers `plain` that run by the kernels."""
+    if plain not in _QUICK:
+        _QUICK[plain] = type(f"Quick{plain.__name__}", (_Quick, plain), {"__module__": __name__})
+    return _QUICK[plain]
+
+
+def _made(plain: type[nn.Module]) -> nn.Module:
+    """A layer without content, to be filled by who copies it."""
+    made = _quick(plain)
+    return made.__new__(made)

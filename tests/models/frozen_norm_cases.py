@@ -1,0 +1,199 @@
+"""BatchNorm in one pass against float64: on a GPU, or else by triton's interpreter (`test_fused.py`)."""
+
+from __future__ import annotations
+
+import copy
+import io
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ipg.models import frozen_norm as norms
+from ipg.models.frozen_norm import frozen_norm, quicken
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+PRECISIONS = [(torch.float32, 2e-6), (torch.bfloat16, 6e-3)]
+SHAPES = [(2, 16, 5, 7), (1, 24, 9, 4), (3, 96, 6, 6), (2, 144, 3, 3)]
+"""Images, channels, height and width: blocks that are filled and not, one span of positions and several."""
+BOUNDS = [(-torch.inf, torch.inf), (0.0, torch.inf), (0.0, 6.0)]
+
+
+def randoms(*shapes: tuple[int, ...]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(sum(map(sum, shapes)))
+    return [torch.randn(shape, generator=generator).to(DEVICE) for shape in shapes]
+
+
+def laid_out(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype).to(memory_format=torch.channels_last).requires_grad_()
+
+
+def normed(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
+    """What is differentiated, and the statistics."""
+    x, weight, bias, mean, spread = randoms(shape, *([shape[1:2]] * 4))
+    return [laid_out(3 * x, dtype), weight.requires_grad_(), bias.requires_grad_()], [mean, spread.square() + 0.1]
+
+
+def exactly(given: list[Tensor], known: list[Tensor], low: float, high: float) -> Tensor:
+    x, weight, bias = given
+    mean, variance = (value.double()[:, None, None] for value in known)
+    y = (x - mean) / (variance + 1e-5).sqrt() * weight[:, None, None] + bias[:, None, None]
+    return y.clamp(low, high)
+
+
+def off(found: Tensor, expected: Tensor) -> float:
+    return float((found.double() - expected).norm() / expected.norm())
+
+
+def check_gradients(
+    found: Tensor, given: list[Tensor], expected: Tensor, wide: list[Tensor], *, tolerance: float
+) -> None:
+    assert off(found, expected) < tolerance
+    slope = torch.randn_like(found)
+    gradients = torch.autograd.grad(found, given, slope)
+    for gradient, exact in zip(gradients, torch.autograd.grad(expected, wide, slope.double()), strict=True):
+        assert off(gradient, exact) < tolerance
+    assert gradients[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def widened(given: list[Tensor]) -> list[Tensor]:
+    return [each.detach().double().requires_grad_() for each in given]
+
+
+@pytest.mark.parametrize(("shape", "bounds"), list(product(SHAPES, BOUNDS)))
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+def test_norm(shape: tuple[int, ...], bounds: tuple[float, float], dtype: torch.dtype, tolerance: float) -> None:
+    given, known = normed(shape, dtype)
+    wide = widened(given)
+    found = frozen_norm(*given, *known, low=bounds[0], high=bounds[1])
+    assert found.dtype == dtype
+    check_gradients(found, given, exactly(wide, known, *bounds), wide, tolerance=tolerance)
+
+
+def test_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norms, "BLOCKS", 3)  # each part goes over several spans
+    monkeypatch.setattr(norms, "ENTRIES", 128)
+    given, known = normed((3, 32, 7, 5), torch.float32)
+    wide = widened(given)
+    found = frozen_norm(*given, *known, low=0.0)
+    check_gradients(found, given, exactly(wide, known, 0.0, torch.inf), wide, tolerance=2e-6)
+
+
+def test_the_same_bits_again() -> None:
+    given, known = normed((2, 96, 6, 6), torch.float32)
+
+    def slopes() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(frozen_norm(*given, *known, low=0.0, high=6.0).pow(2).sum(), given)
+
+    assert all(torch.equal(a, b) for a, b in zip(slopes(), slopes(), strict=True))
+
+
+def test_gradients_of_gradients() -> None:
+    given, known = normed((2, 16, 5, 5), torch.float32)
+    wide = widened(given)
+
+    def twice(y: Tensor, of: list[Tensor]) -> tuple[Tensor, ...]:
+        (slope,) = torch.autograd.grad(y.pow(3).sum(), of[:1], create_graph=True)
+        return torch.autograd.grad(slope.pow(2).sum(), of)
+
+    found = twice(frozen_norm(*given, *known, low=0.0, high=6.0), given)
+    for gradient, exact in zip(found, twice(exactly(wide, known, 0.0, 6.0), wide), strict=True):
+        assert off(gradient, exact) < 1e-5
+
+
+def test_not_a_number_stays_one() -> None:
+    given, known = normed((2, 16, 4, 4), torch.float32)
+    with torch.no_grad():
+        given[0][0, 3, 1, 1] = torch.nan
+    found = frozen_norm(*given, *known, low=0.0, high=6.0)
+    assert found.isnan().nonzero().tolist() == [[0, 3, 1, 1]]
+
+
+def test_traced_as_it_runs() -> None:
+    given, known = normed((2, 16, 4, 4), torch.float32)
+    torch.library.opcheck(norms._fused, (*given, *known, 1e-5, 0.0, 6.0))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows with each call of the kernel."""
+    made: list[str] = []
+    plain = frozen_norm
+
+    def noted(*given: Any, **options: Any) -> Tensor:
+        made.append("call")
+        return plain(*given, **options)
+
+    monkeypatch.setattr(norms, "frozen_norm", noted)
+    return made
+
+
+def a_network() -> nn.Sequential:
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Conv2d(3, 16, 1), nn.BatchNorm2d(16), nn.Conv2d(16, 8, 3), nn.BatchNorm2d(8, affine=False))
+    return made.to(DEVICE).to(memory_format=torch.channels_last)
+
+
+def test_a_network_gives_what_it_gave(calls: list[str]) -> None:
+    model, images = a_network().eval(), laid_out(*randoms((2, 3, 9, 9)), torch.float32)
+    expected, names = model(images), list(model.state_dict())
+    assert not calls
+    quicken(model)
+    near = 1e-2 if DEVICE == "cuda" else 1e-5  # convolutions on a GPU round to TF32
+    torch.testing.assert_close(model(images), expected, atol=near, rtol=near)
+    assert len(calls) == 1  # of the two norms the one that has weights
+    assert list(model.state_dict()) == names
+    assert isinstance(model[1], nn.BatchNorm2d)
+
+
+def test_copies_run_as_fast(calls: list[str]) -> None:
+    model, images = a_network().eval(), laid_out(*randoms((2, 3, 9, 9)), torch.float32)
+    quicken(model)
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    expected = model(images)
+    for copied in (copy.deepcopy(model), torch.load(buffer, weights_only=False)):
+        calls.clear()
+        assert torch.equal(copied(images), expected)
+        assert len(calls) == 1
+        assert copied[1].weight is not model[1].weight
+
+
+def test_statistics_of_the_batch_run_as_written(calls: list[str]) -> None:
+    model, images = a_network().train(), laid_out(*randoms((2, 3, 9, 9)), torch.float32)
+    other = copy.deepcopy(model)
+    quicken(model)
+    torch.testing.assert_close(model(images), other(images))
+    assert not calls
+    assert model[1].num_batches_tracked == 1
+
+
+def test_timm_s_norms_with_what_is_in_them() -> None:
+    layers = pytest.importorskip("timm.layers")
+    (x,) = randoms((2, 16, 5, 5))
+    x = laid_out(4 * x, torch.float32)
+    for act, quick in ((nn.ReLU6, True), (nn.ReLU, True), (nn.Identity, True), (nn.SiLU, False)):
+        norm = layers.BatchNormAct2d(16, act_layer=act).to(DEVICE).eval()
+        nn.init.normal_(norm.weight)
+        expected = norm(x)
+        quicken(norm)
+        assert (type(norm) is not layers.BatchNormAct2d) is quick
+        torch.testing.assert_close(norm(x), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_other_layouts_run_as_written(calls: list[str]) -> None:
+    model, (images,) = a_network().eval(), randoms((2, 3, 9, 9))
+    quicken(model)
+    assert model.double()(images.double()).dtype == torch.float64
+    assert model.float().to(memory_format=torch.contiguous_format)(images.contiguous()).shape == (2, 8, 7, 7)
+    assert not calls
+
+
+def test_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPG_KERNELS", "0")
+    model = a_network()
+    quicken(model)
+    assert type(model[1]) is nn.BatchNorm2d
