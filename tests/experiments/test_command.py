@@ -61,15 +61,15 @@ def test_a_study_is_run_and_listed(files: Path) -> None:
     assert (done.code, done.err) == (1, "")
     lines = done.out.splitlines()
     assert lines[0] == "quick: 3 trials, 0 done"
-    assert lines[1].startswith("[1/3] erm (paper) 8 pairs, alpha 0.1, every 4, seed 0: ")
-    assert lines[3].startswith("[3/3] erm (wild) nowhere pairs, alpha 0.1, every 4, seed 7: failed: ")
+    assert lines[1].startswith("[1/3] erm (paper), seed 0: ")
+    assert lines[3].startswith("[3/3] erm (wild), seed 7: failed: ")
     assert lines[4] == "quick: 2 of 3 trials done; 1 failed, tried again when the command is given again"
     assert len(read_rows(files / "results" / "quick" / "trials.jsonl")) == 2
     keys = [trial.key for trial in load_study(files / "quick.toml").trials]
     assert ipg("study", "quick.toml", "--list").out == (
-        f"done     {keys[0]}  bars: erm (paper) 8 pairs, alpha 0.1, every 4, seed 0\n"
-        f"done     {keys[1]}  bars: erm (paper) 8 pairs, alpha 0.1, every 4, seed 1\n"
-        f"failed   {keys[2]}  bars: erm (wild) nowhere pairs, alpha 0.1, every 4, seed 7\n"
+        f"done     {keys[0]}  bars: erm (paper), seed 0\n"
+        f"done     {keys[1]}  bars: erm (paper), seed 1\n"
+        f"failed   {keys[2]}  bars: erm (wild), seed 7\n"
         "quick: 3 trials, 2 done, 0 running, 0 begun, 1 failed, 0 missing\n"
     )
     with Store(files / "results" / "quick").claim(keys[2]):

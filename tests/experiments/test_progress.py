@@ -131,7 +131,7 @@ def test_a_terminal_has_bars(trial: Make, tmp_path: Path) -> None:
     assert "epoch 4/10" in text
     assert "epoch 2/2" in text
     assert "1 of 3 done, 1 running, 0 failed" in text
-    assert "[1/3] ipg (paper) 8 pairs" in text
+    assert "[1/3] ipg (paper), 8 pairs" in text
 
 
 def test_not_every_trial_of_a_cluster_has_a_bar(trial: Make, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_failing_trial_does_not_stop_the_others(
         assert "nowhere" in text.splitlines()[-1]
         (line,) = [line for line in capsys.readouterr().out.splitlines() if ": failed: " in line]
         assert line.startswith(
-            f"[{2 - attempt}/{3 - 2 * attempt}] ipg (paper) nowhere pairs, alpha 0.1, every 4, seed 1: "
+            f"[{2 - attempt}/{3 - 2 * attempt}] ipg (paper), pairs nowhere, alpha 0.1, every 4, seed 1: "
         )
         assert f"(see {error})" in line
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ipg.config import ConfigError, RunConfig
-from ipg.experiments.study import ADDED, STUDIES, Network, Study, Trial, find_study, load_study
+from ipg.experiments.ablations import AblatedIpg
+from ipg.experiments.study import ADDED, ON_PAIRS, STUDIES, Network, Study, Trial, find_study, load_study
 from ipg.methods import METHODS
 
 STUDY = """
@@ -241,8 +242,17 @@ def test_a_name_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_titles(tmp_path: Path) -> None:
     titles = [trial.title for trial in study_of(tmp_path).trials]
-    assert titles[1] == "erm (paper) 40 pairs, alpha 0.5, every 4, seed 1"
-    assert titles[2] == "joint order=sum (tuned) 40 pairs, alpha 0.2, every 4, seed 7"
+    assert titles[1] == "erm (paper), seed 1"  # to which pairs are nothing
+    assert titles[2] == "joint order=sum (tuned), 40 pairs, alpha 0.2, every 4, seed 7"
+    trial = study_of(tmp_path).trials[2]
+    assert replace(trial, study="mine", protocol="mine").title.startswith("joint order=sum, 40 pairs, ")
+    kept = replace(trial, config=trial.config.with_changes(pairs="folder"))
+    assert kept.title == "joint order=sum (tuned), pairs folder, alpha 0.2, every 4, seed 7"
+
+
+def test_which_methods_are_on_pairs_is_known_without_torch() -> None:
+    known = {**METHODS, AblatedIpg.name: AblatedIpg}
+    assert {name for name, kind in known.items() if "pairs" in kind.needs} == ON_PAIRS
 
 
 def test_another_pretrained_network_makes_other_trials() -> None:

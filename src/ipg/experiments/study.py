@@ -27,10 +27,11 @@ from typing import Any
 
 from ipg.config import ConfigError, RunConfig, read_toml
 from ipg.data.names import is_own
-from ipg.words import are, did_you_mean, listed
+from ipg.words import are, did_you_mean, listed, number_of
 
 __all__ = [
-    "ADDED", "STUDIES", "Network", "Study", "Trial", "arm_trials", "find_study", "load_study", "only", "own_options",
+    "ADDED", "ON_PAIRS", "STUDIES", "Network", "Study", "Trial", "arm_trials", "find_study", "load_study", "only",
+    "own_options",
 ]  # fmt: skip
 
 STUDIES = Path(__file__).with_name("studies")
@@ -58,6 +59,14 @@ before still count. Nothing is ever taken out of here again.
 
 ELSEWHERE = ("device", "data_path", "resident")
 """Settings of the machine, which make no other trial."""
+
+ON_PAIRS = frozenset(
+    (
+        *("ipg", "ipg_ablated", "joint", "continuous", "joint_weighted", "cggd"),
+        *("pair_augmentation", "pair_contrastive", "ncm"),
+    )
+)
+"""Methods that need pairs, named here since to ask them is to load torch."""
 
 _KEYS = ("dataset", "seeds", "metrics_split", "decides", "base", "arm")
 _DECIDE = ("average", "worst_group", "pairs")
@@ -116,9 +125,13 @@ class Trial:
     def title(self) -> str:
         """The trial in words."""
         config = self.config
-        pairs = f" {config.pairs} pairs, alpha {config.alpha:g}, every {config.every}" if config.pairs else ""
         options = "".join(f" {name}={value}" for name, value in config.options.items())
-        return f"{self.method}{options} ({self.protocol}){pairs}, seed {self.seed}"
+        protocol = f" ({self.protocol})" if self.protocol != self.study else ""
+        parts = [f"{self.method}{options}{protocol}"]
+        if config.pairs and self.method in ON_PAIRS:
+            pairs = f"pairs {config.pairs}" if isinstance(config.pairs, str) else number_of(config.pairs, "pair")
+            parts += [pairs, f"alpha {config.alpha:g}", f"every {config.every}"]
+        return ", ".join([*parts, f"seed {self.seed}"])
 
 
 @dataclass(frozen=True)
