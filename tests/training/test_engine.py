@@ -102,6 +102,13 @@ def test_norms_by_a_kernel(precision: str, name: str, device: torch.device, expe
     assert model.eval()(torch.rand(2, 3, 3, 3)).shape == (2, 2)  # on a CPU as written
 
 
+def test_norms_as_written_where_gradients_are_differentiated() -> None:
+    config = RunConfig(method="gals_mask", masks="masks.zip", precision="bf16", engine="captured")
+    model = lay_out(network(nn.BatchNorm2d(8)), config, CUDA)
+    assert type(model[1]) is nn.BatchNorm2d
+    assert is_channels_last(model)
+
+
 def test_a_model_is_compiled_where_the_engine_says_so() -> None:
     model = network(nn.Identity())
     assert compile_model(model, RunConfig(engine="captured")) is model

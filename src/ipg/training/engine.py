@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ipg.config import RunConfig
+from ipg.methods import method_class
 from ipg.models import ConvNet
 from ipg.models.frozen_norm import quicken
 from ipg.training.device import resolve_precision
@@ -46,8 +47,8 @@ def lay_out(model: nn.Module, config: RunConfig, device: torch.device) -> nn.Mod
     slow = slow and not isinstance(model, ConvNet)  # which has a kernel for it
     if device.type == "cuda" and (config.engine == "compiled" or (config.precision == "bf16" and not slow)):
         model.to(memory_format=torch.channels_last)
-        if config.engine != "compiled":  # a compiler fuses them by itself
-            quicken(model)
+        if config.engine != "compiled" and method_class(config.method).compiles:  # a compiler fuses norms by itself
+            quicken(model)  # which pays where nobody differentiates gradients
     return model
 
 
