@@ -30,7 +30,7 @@ __all__ = ["frozen_norm", "quicken"]
 
 ENTRIES = 4096
 """Positions times channels that a block of threads takes at a time."""
-BLOCKS = 1024
+BLOCKS = 512
 """Of threads that sums over all positions are left to, about."""
 SPATIAL = torch.channels_last
 SWITCH = "IPG_KERNELS"
@@ -98,8 +98,9 @@ def _fused_backward(
     positions, channels = _size(x)
     span, block = _tile(channels)
     kernels.backward_kernel[(len(parts), -(-channels // block))](
-        dy, x, weight, bias, mean, variance, dx, parts, positions, channels, eps, low, high, span=span, block=block
-    )
+        dy, x, weight, bias, mean, variance, dx, parts, positions, channels, eps, low, high,
+        span=span, block=block, num_warps=8,
+    )  # fmt: skip
     return dx, parts
 
 
