@@ -16,11 +16,14 @@ from ipg.experiments.study import Study
 def test_the_list_names_everything_and_how_it_stands(ipg, tmp_path: Path) -> None:
     done = ipg("reproduce", "--list", "--results", str(tmp_path))
     assert done.code == 0
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert re.search(r"^  takes  \S.*\n {9}\S", done.out, re.MULTILINE)
     for name in ("accuracy_colored_mnist", "pairs", "every_alpha", "theory"):
         assert f"\n{name}: " in f"\n{done.out}"
     assert "not measured" in done.out
-    assert "on NVIDIA H200 (" in done.out  # as the package tells
-    assert re.search(r"done   0 of \d+ trials here, [1-9]\d* in the project's own results", done.out)
+    said = " ".join(done.out.split())
+    assert "on NVIDIA H200 (" in said  # as the package tells
+    assert re.search(r"done 0 of \d+ trials here, [1-9]\d* in the project's own results", said)
 
 
 def test_a_table_is_made_without_running_anything(ipg, tmp_path: Path) -> None:

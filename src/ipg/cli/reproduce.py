@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -104,7 +105,8 @@ def reproduce(
     if show:
         from ipg.experiments.reproduce.list import listing
 
-        typer.echo("\n".join(listing(results)))
+        for line in listing(results):
+            typer.echo(_wrapped(line))
         return
     if not names:
         raise ValueError("say what to reproduce, e.g. ipg reproduce pairs --quick; ipg reproduce --list shows all")
@@ -136,6 +138,16 @@ def reproduce(
         raise typer.Exit(1)
     if any(one.left for one in written):
         raise typer.Exit(TIME_IS_OVER)
+
+
+def _wrapped(line: str) -> str:
+    """A line of the list as wide as the terminal, what goes on under what it goes on with."""
+    from rich.console import Console
+
+    indent = " " * 9 if line.startswith(" ") else "  "
+    return textwrap.fill(
+        line, Console().width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _paths(given: list[str]) -> dict[str, str]:
