@@ -76,6 +76,24 @@ def test_every_verb_has_help_with_an_example(ipg, verb: str, flag: str) -> None:
     assert done.err == ""
 
 
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("evaluate", "[RUN]..."),
+        ("report", "{RUN}..."),
+        ("doctor", "{RUN}..."),
+        ("predict", "{RUN} {IMAGES}"),
+        ("study", "[STUDY]"),
+    ],
+)
+def test_usage_names_arguments_once_and_in_capitals(ipg, verb: str, arguments: str) -> None:
+    """Older releases of typer have no braces."""
+    (usage,) = [line for line in ipg(verb, "--help").out.splitlines() if "Usage:" in line]
+    assert usage.strip() in {
+        f"Usage: ipg {verb} [OPTIONS] {text}" for text in (arguments, re.sub("[{}]", "", arguments))
+    }
+
+
 def examples() -> list[str]:
     return [
         example
@@ -127,10 +145,11 @@ def test_help_version_and_the_list_of_a_study_do_not_import_torch() -> None:
 import json, sys
 from typer.testing import CliRunner
 from ipg.cli import app
-lines = [[], ["--version"], ["data"], ["study", "margin", "--list"], *([*verb.split(), "--help"] for verb in {VERBS})]
+lines = [[], ["--version"], ["data"], ["study", "--list"], ["study", "margin", "--list"]]
+lines += [*([*verb.split(), "--help"] for verb in {VERBS})]
 codes = [CliRunner().invoke(app, line).exit_code for line in lines]
 print(json.dumps([codes, sorted({{"torch", "numpy", "matplotlib", "PIL"}} & set(sys.modules))]))
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [[0] * (len(VERBS) + 4), []]
+    assert json.loads(done.stdout) == [[0] * (len(VERBS) + 5), []]

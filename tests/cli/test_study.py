@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipg.cli.study import EXAMPLES
-from ipg.experiments.study import Study, load_study
+from ipg.experiments.study import STUDIES, Study, load_study
 
 
 @pytest.fixture
@@ -44,6 +44,29 @@ def test_the_file_of_the_guide_has_every_key(guide: Path) -> None:
     assert study.trials[-1].config.options == {"copies": 5}
     text = guide.read_text(encoding="utf-8")
     assert [key for key in (*_KEYS, *_ARM_KEYS) if not re.search(rf"^\[*{key}\b", text, re.MULTILINE)] == []
+
+
+def test_a_list_without_a_study_names_the_projects_own(ipg, tmp_path: Path) -> None:
+    done = ipg("study", "--list", "--results", tmp_path)
+    assert done.code == 0, done
+    lines = done.out.splitlines()
+    assert [line.partition(":")[0] for line in lines[:-1]] == sorted(path.stem for path in STUDIES.glob("*.toml"))
+    (margin,) = [line for line in lines if line.startswith("margin: ")]
+    assert re.fullmatch(r"margin: \d+ trials on colored_fashion(, \w+)*, 0 done", margin)
+    assert lines[-1] == "ipg study NAME --list shows the trials of one, ipg study NAME runs what is missing of it."
+
+
+def test_a_study_has_to_be_named_to_be_run(ipg) -> None:
+    done = ipg("study")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "ipg: say which study to run, e.g. ipg study margin; ipg study --list shows all\n"
+
+
+@pytest.mark.parametrize("extra", [["--only", "seed=0"], ["--weights", "w.pth"]])
+def test_a_list_of_all_studies_leaves_none_out(ipg, extra: list[str]) -> None:
+    done = ipg("study", "--list", *extra)
+    assert done.code == 2
+    assert "are for the trials of one study; name it, e.g. ipg study margin --list" in done.err
 
 
 @pytest.mark.slow

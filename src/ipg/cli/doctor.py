@@ -22,7 +22,7 @@ MARKS = {"error": ("✗", "bold red"), "warning": ("!", "bold yellow"), "note": 
 
 
 def doctor(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, finished or not.", metavar="RUN...")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, finished or not.", metavar="RUN")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")] = False,
 ) -> None:
     """Say in plain words what went wrong in a run and what to do about it, from its log alone.

@@ -30,7 +30,7 @@ anything is trained
 
 def evaluate(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Folders of finished runs.", metavar="[RUN]...", show_default=False)
+        list[Path] | None, typer.Argument(help="Folders of finished runs.", metavar="RUN", show_default=False)
     ] = None,
     model: Annotated[
         str | None,
@@ -57,7 +57,9 @@ def evaluate(
     attribute_column: Annotated[str | None, typer.Option(help=field_help()["attribute_column"])] = None,
     split: Annotated[
         str | None,
-        typer.Option(help="Which images: test, validation, …  [default: test]. Of pairs: train or validation; or all."),
+        typer.Option(
+            help="Which images: test where not given, validation, … Of pairs train or validation; all where not given."
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")] = False,

@@ -30,7 +30,10 @@ def predict(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
     images: Annotated[
         Path,
-        typer.Argument(help="A folder or zip of images, one image, or a table (CSV, TSV, Parquet) that names them."),
+        typer.Argument(
+            help="A folder or zip of images, one image, or a table (CSV, TSV, Parquet) that names them.",
+            metavar="IMAGES",
+        ),
     ],
     output: Annotated[Path, typer.Option(help="The CSV to write.")] = Path("predictions.csv"),
     data_path: Annotated[

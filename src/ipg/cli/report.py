@@ -21,7 +21,7 @@ EXAMPLES = """
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs on the same data.", metavar="RUN...")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs on the same data.", metavar="RUN")],
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     data_path: Annotated[str | None, typer.Option(help=MOVED)] = None,
     pairs: Annotated[

@@ -39,6 +39,8 @@ EXAMPLES = """
 
 `ipg study margin --results runs/margin`: one of the project's own studies, into a folder of your own
 
+`ipg study --list`: the project's own studies
+
 `ipg study colored_mnist --data-path mnist.npz --list`: which trials are done, under way, failed or missing
 
 `ipg study mine.toml --workers 4`: a study file, by four processes
@@ -76,8 +78,12 @@ tried again. Several runners may be at one study at once, also on several machin
 
 def study(
     name: Annotated[
-        str, typer.Argument(help="Study file (TOML), or the name of one of the project's own.", metavar="STUDY")
-    ],
+        str | None,
+        typer.Argument(
+            help="Study file (TOML), or the name of one of the project's own; --list alone shows these.",
+            metavar="STUDY",
+        ),
+    ] = None,
     results: Annotated[
         Path | None,
         typer.Option(
@@ -106,6 +112,16 @@ def study(
     Exits with 1 where trials have failed; a failed trial does not stop the others. With 75 where --limit has left some.
     """
     check_cluster(cluster, cpus, gpus, workers)
+    if name is None:
+        if not show:
+            raise ValueError("say which study to run, e.g. ipg study margin; ipg study --list shows all")
+        if chosen or model or weights or normalization:
+            raise ValueError(
+                "--only, --model, --weights and --normalization are for the trials of one study; name it, e.g. "
+                "ipg study margin --list"
+            )
+        _list_all(results)
+        return
 
     from ipg.experiments.study import find_study, only
     from ipg.words import seconds_in
@@ -145,6 +161,21 @@ def rows_folder(given: Path | None, study: str) -> Path:
     inner = given / study
     is_inside = any((inner / name).exists() for name in ("trials.jsonl", "trials"))
     return inner if is_inside and not (given / "trials.jsonl").exists() else given
+
+
+def _list_all(results: Path | None) -> None:
+    """A line on each of the project's own studies."""
+    from ipg.experiments.store import Store
+    from ipg.experiments.study import STUDIES, load_study
+    from ipg.words import number_of
+
+    for path in sorted(STUDIES.glob("*.toml")):
+        study = load_study(path, check_options=False)
+        done = Store(rows_folder(results, study.name), study.metrics_split).done()
+        count = sum(trial.key in done for trial in study.trials)
+        data = ", ".join(dict.fromkeys(trial.dataset for trial in study.trials))
+        typer.echo(f"{study.name}: {number_of(len(study.trials), 'trial')} on {data}, {count} done")
+    typer.echo("ipg study NAME --list shows the trials of one, ipg study NAME runs what is missing of it.")
 
 
 def _list(study: Study, results: Path) -> None:
