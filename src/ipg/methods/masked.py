@@ -25,6 +25,7 @@ from ipg.data.load import list_files
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 from ipg.methods.base import NEEDS, Method, Need, Setup
+from ipg.models.grouped import differentiable_twice
 from ipg.models.image_model import ImageModel
 from ipg.pairs.masks import Masks
 from ipg.rationale import unwrap
@@ -53,6 +54,7 @@ class Masked(Method):
             )
         if find_peers(setup.model, "auto").size > 1:
             raise ValueError(f"method {self.name!r} looks at whole batches of masks: train it in one process")
+        differentiable_twice(unwrap(setup.model))
 
     @classmethod
     def regions(cls, config: RunConfig, table: ImageTable) -> Tensor | None:

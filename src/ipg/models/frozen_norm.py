@@ -4,9 +4,8 @@
 
 Guided training of pretrained networks keeps their statistics, and torch has no fast way back through BatchNorm then: as
 written, norms and ReLU6 take two thirds of an iteration of a MobileNetV2. Here the forward pass reads x and writes y,
-the backward pass reads x and dy and writes dx. `quicken` lets the layers of a network that is already there do so; its
-weights, their names and its copies stay as they are. Sums are taken in single precision and in a fixed order, so that
-the same input gives the same bits.
+the backward pass reads x and dy and writes dx. `quicken` lets the layers of a network that is already there do so. Sums
+are taken in single precision and in a fixed order, so that the same input gives the same bits.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from ipg.models.swapping import Swapped, swap
 
 try:
     import triton
@@ -171,7 +172,7 @@ def quicken(model: nn.Module) -> None:
         return
     for module in model.modules():
         if _is_known(module):
-            module.__class__ = _quick(type(module))
+            swap(module, Quick)
 
 
 def _is_known(module: nn.Module) -> bool:
@@ -190,8 +191,8 @@ def _bounds(module: nn.Module) -> tuple[float, float] | None:
     return 0.0, 6.0 if isinstance(act, nn.ReLU6) else math.inf
 
 
-class _Quick(nn.Module):
-    """Stands before the class of a layer, and goes along where the layer is copied or pickled."""
+class Quick(Swapped):
+    """BatchNorm by the kernels where they can be used."""
 
     def forward(self, x: Tensor) -> Tensor:
         """What the layer makes of `x` (B, C, H, W)."""
@@ -202,27 +203,8 @@ class _Quick(nn.Module):
         own = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
         return frozen_norm(x, *own, eps=layer.eps, low=low, high=high)
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _made, (type(self).__bases__[1],), self.__dict__
-
 
 def _fits(x: Tensor) -> bool:
     """Whether the kernels take `x` as it lies."""
     placed = x.is_cuda or triton.knobs.runtime.interpret
     return placed and x.ndim == 4 and x.dtype != torch.float64 and x.is_contiguous(memory_format=SPATIAL)
-
-
-_QUICK: dict[type[nn.Module], type[nn.Module]] = {}
-
-
-def _quick(plain: type[nn.Module]) -> type[nn.Module]:
-    """The class of layers `plain` that run by the kernels."""
-    if plain not in _QUICK:
-        _QUICK[plain] = type(f"Quick{plain.__name__}", (_Quick, plain), {"__module__": __name__})
-    return _QUICK[plain]
-
-
-def _made(plain: type[nn.Module]) -> nn.Module:
-    """A layer without content, to be filled by who copies it."""
-    made = _quick(plain)
-    return made.__new__(made)
