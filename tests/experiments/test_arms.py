@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ipg.experiments.arms import arms_of, run_of, same_run
+from ipg.config import RunConfig
+from ipg.experiments.arms import OF_CORRECTIONS, arms_of, run_of, same_run
 from ipg.experiments.study import Study, Trial
 from ipg.experiments.trial import run_trial
 
@@ -67,3 +68,17 @@ def test_in_a_study_a_row_stays_with_its_method(trial: Callable[..., Trial]) -> 
 
 def as_row(trial: Trial) -> dict[str, Any]:
     return {**trial.identity, "config": trial.config.flat(), "split": "test"}
+
+
+def test_settings_of_corrections_part_no_runs_without_pairs(trial: Callable[..., Trial]) -> None:
+    told = {"alpha": 0.5, "tau": 0.5, "margin": "0.1", "every": 1, "pair_batch": 128, "strict": True}
+    for method in ("erm", "groupdro"):
+        assert same_run(as_row(trial(method)), trial(method, **told))
+        assert run_of(trial(method)) == run_of(trial(method, **told))
+    assert not same_run(as_row(trial("erm")), trial("erm", epochs=3))
+    for name, value in told.items():
+        assert not same_run(as_row(trial("ipg")), trial("ipg", **{name: value}))
+
+
+def test_what_corrections_depend_on_is_a_setting_of_a_run() -> None:
+    assert set(RunConfig().flat()) >= OF_CORRECTIONS

@@ -39,7 +39,8 @@ def test_a_row_without_a_setting_has_the_value_all_had_before_it(
 ) -> None:
     """Of two arms that differ in a new setting alone, an old row is of the one with the old value."""
     text = STUDY.replace("seeds = 3", "seeds = 1").partition('[[arm]]\nmethod = "ipg"')[0]
-    arm = '[[arm]]\nmethod = "erm"\nprotocol = "paper"\nconfig = { jitter = 0.1 }\n'
+    text = text.replace('method = "erm"', 'method = "ipg"')
+    arm = '[[arm]]\nmethod = "ipg"\nprotocol = "paper"\nconfig = { jitter = 0.1 }\n'
     (project / "studies" / "new.toml").write_text(text + arm, encoding="utf-8")
     study = load_study(project / "studies" / "new.toml")
     old = row(study.trials[0], 0.5)

@@ -22,7 +22,7 @@ from typing import Any
 
 from ipg.config import RunConfig
 from ipg.evaluation.spread import Spread, spread
-from ipg.experiments.study import ADDED, ELSEWHERE, Study, Trial, own_options
+from ipg.experiments.study import ADDED, ELSEWHERE, ON_PAIRS, Study, Trial, own_options
 
 __all__ = [
     "Arm", "Figure", "Spread", "arms_of", "broke_off", "collapsed", "figure_of", "published", "run_of", "same_run",
@@ -221,6 +221,8 @@ def run_of(trial: Trial) -> Hashable:
     return trial.dataset, trial.seed, method, repr(sorted(settings.items()))
 
 
+OF_CORRECTIONS = frozenset(("pair_batch", "alpha", "tau", "margin", "every", "floor", "distance", "strict", "jitter"))
+"""Settings that nothing but what is done with pairs depends on."""
 _IPG_BY_SETTINGS = ("continuous", "ipg_ablated")
 
 
@@ -228,7 +230,10 @@ def _comes_to(method: str, settings: Mapping[str, Any]) -> tuple[str, Mapping[st
     """The method and settings of the same run in plain words.
 
     Continuous correction is IPG with tau 0 and `>=`, whatever it is told; the ablated IPG with nothing ablated is IPG.
+    Methods that use no pairs have none of the settings of corrections.
     """
+    if method not in ON_PAIRS:
+        return method, {name: value for name, value in settings.items() if name not in OF_CORRECTIONS}
     if method == "continuous":
         return "ipg", {**settings, "method": "ipg", "tau": 0.0, "strict": False}
     if method == "ipg_ablated":
