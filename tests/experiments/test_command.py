@@ -293,5 +293,6 @@ def test_the_folder_of_all_studies_will_do(files: Path, tmp_path: Path) -> None:
     rows.write_text(json.dumps({"key": load_study(files / "quick.toml").trials[0].key}) + "\n", encoding="utf-8")
     for folder in ("all", "all/quick"):
         assert ", 1 done, " in ipg("study", "quick.toml", "--list", "--results", str(tmp_path / folder)).out
+    assert rows_folder(tmp_path / "all", "other") == tmp_path / "all" / "other"  # beside those that are there
     (tmp_path / "all" / "trials.jsonl").write_text("", encoding="utf-8")
     assert rows_folder(tmp_path / "all", "quick") == tmp_path / "all"

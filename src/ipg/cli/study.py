@@ -155,12 +155,16 @@ def study(
 
 
 def rows_folder(given: Path | None, study: str) -> Path:
-    """The folder of a study's rows: the one given, or that of the study in it where it is one of all studies."""
+    """The folder of a study's rows: the one given, or that of the study in it where it is one of several studies."""
     if given is None:
         return Path("results") / study
-    inner = given / study
-    is_inside = any((inner / name).exists() for name in ("trials.jsonl", "trials"))
-    return inner if is_inside and not (given / "trials.jsonl").exists() else given
+    of_several = not _has_rows(given) and given.is_dir() and any(map(_has_rows, given.iterdir()))
+    return given / study if of_several else given
+
+
+def _has_rows(folder: Path) -> bool:
+    """Whether a study has rows, or trials under way, in `folder`."""
+    return any((folder / name).exists() for name in ("trials.jsonl", "trials"))
 
 
 def _list_all(results: Path | None) -> None:
