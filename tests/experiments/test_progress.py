@@ -140,3 +140,40 @@ def test_not_every_trial_of_a_cluster_has_a_bar(trial: Make, tmp_path: Path) -> 
     for one in trials:
         view.started(one)
     assert sum(task.visible for task in view._bars.tasks) == 1 + MOST_SHOWN
+
+
+def test_a_log_is_told_once_a_minute_what_runs(trial: Make, tmp_path: Path) -> None:
+    view, clock, out = view_of(6, tmp_path)
+    trials = [trial("erm", seed=seed, pairs=0) for seed in range(6)]
+    for one in trials[:2]:
+        view.started(one)
+        view.moved(one.key, 0.0)
+    clock.now = 59.0
+    view.moved(trials[0].key, 0.25)
+    assert out.getvalue() == ""
+    clock.now = 60.0
+    view.moved(trials[1].key, 0.5)
+    first = f"running: {trials[0].title} at 25%; {trials[1].title} at 50%; 7 min left\n"
+    assert out.getvalue() == first
+    clock.now = 110.0
+    view.ended(trials[0], done(trials[0]))  # which says so by itself
+    said = out.getvalue()
+    clock.now = 169.0
+    view.moved(trials[1].key, 0.6)
+    assert out.getvalue() == said
+    for one in trials[2:]:
+        view.started(one)
+    clock.now = 171.0
+    view.moved(trials[1].key, 0.75)
+    assert f"running: {trials[1].title} at 75%; {trials[2].title} at 0%; " in out.getvalue()
+    assert "; 1 more; " in out.getvalue()
+
+
+def test_a_terminal_has_bars_for_that(trial: Make, tmp_path: Path) -> None:
+    view, clock, out = view_of(1, tmp_path, terminal=True)
+    one = trial("erm", seed=0, pairs=0)
+    view.started(one)
+    view.moved(one.key, 0.0)
+    clock.now = 600.0
+    view.moved(one.key, 0.5)
+    assert "running: " not in out.getvalue()

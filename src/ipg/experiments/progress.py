@@ -1,7 +1,7 @@
 """What people see of a study: what is done, running and failed, and how long the rest will take.
 
 On a terminal a bar for the study, or for several in one queue, and one for each trial that runs; everywhere a line for
-each trial that ends.
+each trial that ends, and in a log, where there are no bars, one a minute on what runs while none does.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ __all__ = ["View", "duration"]
 
 MOST_SHOWN = 16
 """So many running trials have a bar."""
+QUIET_SECONDS = 60.0
+"""After so long without a line a log is told what runs."""
+MOST_TOLD = 4
+"""Of running trials so many are named there."""
 
 
 class View:
@@ -44,6 +48,7 @@ class View:
         self._worked = 0.0
         """Trials that were worked off here, in parts too."""
         self._clock, self._begun = clock, clock()
+        self._said = self._begun
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
@@ -82,6 +87,8 @@ class View:
         running.share = share
         self._bars.update(running.bar, completed=share, text=f"epoch {epoch}/{epochs}")
         self._refresh()
+        if not self.console.is_terminal and self._clock() - self._said >= QUIET_SECONDS:
+            self._tell_what_runs()
 
     def lost(self, trial: Trial, why: str) -> None:
         """A trial has to be given to somebody else."""
@@ -126,6 +133,13 @@ class View:
             self._worked += running.worked
             self._bars.remove_task(running.bar)
 
+    def _tell_what_runs(self) -> None:
+        """One line on how far the trials are that run."""
+        told = [f"{self.title(one.trial)} at {one.share:.0%}" for one in self._running.values()]
+        more = [f"{len(told) - MOST_TOLD} more"] if len(told) > MOST_TOLD else []
+        left = [f"{duration(seconds)} left"] if (seconds := self.seconds_left()) else []
+        self.say("; ".join(["running: " + "; ".join(told[:MOST_TOLD]), *more, *left]))
+
     def _refresh(self) -> None:
         seconds = self.seconds_left()
         parts = [f"{self.done} of {self.missing} done", f"{len(self._running)} running", f"{self.failed} failed"]
@@ -134,6 +148,7 @@ class View:
 
     def say(self, line: str) -> None:
         """Print a line, above the bars."""
+        self._said = self._clock()
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
