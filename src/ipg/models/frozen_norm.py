@@ -2,10 +2,10 @@
 
     y = clamp((x − mean)/√(variance + eps) · weight + bias, low, high)
 
-Guided training of pretrained networks keeps their statistics, and torch has no fast way back through BatchNorm then: in
-a profile of MobileNetV2 norms and ReLU6 took two thirds of an iteration. Here the forward pass reads x and writes y, the
-backward pass reads x and dy and writes dx. `quicken` lets the layers of a network that is already there do so. Sums are
-taken in single precision and in a fixed order, so that the same input gives the same bits.
+Guided training of pretrained networks keeps their statistics, and torch has no fast way back through BatchNorm then:
+in a profile of MobileNetV2 norms and ReLU6 took two thirds of an iteration. Here the forward pass reads x and writes y,
+the backward pass reads x and dy and writes dx. `quicken` lets the layers of a network that is already there do so. Sums
+are taken in single precision and in a fixed order, so that the same input gives the same bits.
 """
 
 from __future__ import annotations
