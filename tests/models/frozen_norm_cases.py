@@ -103,6 +103,18 @@ def test_gradients_of_gradients() -> None:
         assert off(gradient, exact) < 1e-5
 
 
+def test_gradients_of_gradients_of_frozen_layers() -> None:
+    (x, *fixed), known = normed((2, 16, 5, 5), torch.float32)
+    for each in fixed:
+        each.requires_grad_(False)
+    (slope,) = torch.autograd.grad(frozen_norm(x, *fixed, *known).pow(3).sum(), x, create_graph=True)
+    (found,) = torch.autograd.grad(slope.pow(2).sum(), x)
+    wide = widened([x])
+    expected = exactly([*wide, *fixed], known, -torch.inf, torch.inf)
+    (slope,) = torch.autograd.grad(expected.pow(3).sum(), wide, create_graph=True)
+    assert off(found, *torch.autograd.grad(slope.pow(2).sum(), wide)) < 1e-5
+
+
 def test_not_a_number_stays_one() -> None:
     given, known = normed((2, 16, 4, 4), torch.float32)
     with torch.no_grad():
@@ -188,6 +200,8 @@ def test_other_layouts_run_as_written(calls: list[str]) -> None:
     model, (images,) = a_network().eval(), randoms((2, 3, 9, 9))
     quicken(model)
     assert model.double()(images.double()).dtype == torch.float64
+    half = copy.deepcopy(model).bfloat16().to(memory_format=torch.channels_last)
+    assert half(laid_out(images, torch.bfloat16)).dtype == torch.bfloat16
     assert model.float().to(memory_format=torch.contiguous_format)(images.contiguous()).shape == (2, 8, 7, 7)
     assert not calls
 

@@ -10,6 +10,7 @@ from ipg.config import RunConfig
 from ipg.models.small import build_small
 from ipg.rationale import HeadTap, find_head
 from ipg.training import engine
+from ipg.training.distributed import synchronised
 from ipg.training.engine import compile_model, compiling, lay_out, resolve
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -91,19 +92,32 @@ def test_layout(precision: str, name: str, norm: nn.Module, device: torch.device
 
 
 @pytest.mark.parametrize(
-    ("precision", "name", "device", "expected"),
-    [("bf16", "captured", CUDA, True), ("bf16", "eager", CUDA, True), ("tf32", "captured", CUDA, False),
-     ("bf16", "compiled", CUDA, False), ("bf16", "eager", CPU, False)],
-)  # fmt: skip
-def test_norms_by_a_kernel(precision: str, name: str, device: torch.device, expected: bool) -> None:
+    ("precision", "name", "policy", "device", "expected"),
+    [
+        ("bf16", "captured", "eval", CUDA, True),
+        ("bf16", "eager", "eval", CUDA, True),
+        ("bf16", "captured", "train", CUDA, False),
+        ("tf32", "captured", "eval", CUDA, False),
+        ("bf16", "compiled", "eval", CUDA, False),
+        ("bf16", "eager", "eval", CPU, False),
+    ],
+)
+def test_norms_by_a_kernel(precision: str, name: str, policy: str, device: torch.device, expected: bool) -> None:
     pytest.importorskip("triton")
-    model = lay_out(network(nn.BatchNorm2d(8)), RunConfig(precision=precision, engine=name), device)
+    config = RunConfig(precision=precision, engine=name, batch_norm=policy)
+    model = lay_out(network(nn.BatchNorm2d(8)), config, device)
     assert (type(model[1]) is not nn.BatchNorm2d) == expected
     assert model.eval()(torch.rand(2, 3, 3, 3)).shape == (2, 2)  # on a CPU as written
 
 
+def test_batch_statistics_can_still_be_synchronised() -> None:
+    config = RunConfig(precision="bf16", engine="eager", batch_norm="train")
+    model = synchronised(lay_out(network(nn.BatchNorm2d(8)), config, CUDA))
+    assert isinstance(model[1], nn.SyncBatchNorm)
+
+
 def test_norms_as_written_where_gradients_are_differentiated() -> None:
-    config = RunConfig(method="gals_mask", masks="masks.zip", precision="bf16", engine="captured")
+    config = RunConfig(method="gals_mask", masks="masks.zip", precision="bf16", engine="captured", batch_norm="eval")
     model = lay_out(network(nn.BatchNorm2d(8)), config, CUDA)
     assert type(model[1]) is nn.BatchNorm2d
     assert is_channels_last(model)

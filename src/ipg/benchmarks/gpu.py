@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -77,7 +77,7 @@ def _kept(device: torch.device) -> Iterator[Measurement]:
     blocks, written = {}, {}
     for kind in KINDS:
         blocks[f"{name} {kind.name}"] = _ours(kind, _mobilenet(), materials, device, **options)
-        with _as_written():
+        with patch.dict(os.environ, {SWITCH: "0"}):
             written[f"{name} {kind.name}, as written"] = _ours(kind, _mobilenet(), materials, device, **options)
     for block in (*blocks.values(), *written.values()):
         block(WARM_UP)
@@ -89,19 +89,6 @@ def _kept(device: torch.device) -> Iterator[Measurement]:
     yield from compare("gpu", ours, unit="ms", baselines=dict.fromkeys(ideals, f"{name} erm"), ideals=ideals)
     beside = compare("gpu", times, unit="ms", baselines=dict(zip(blocks, written, strict=True)))
     yield from (found for found in beside if found.baseline is not None or found.case in written)
-
-
-@contextmanager
-def _as_written() -> Iterator[None]:
-    """Inside, networks are put together without kernels of our own for their norms."""
-    before = os.environ.get(SWITCH)
-    os.environ[SWITCH] = "0"
-    try:
-        yield
-    finally:
-        del os.environ[SWITCH]
-        if before is not None:
-            os.environ[SWITCH] = before
 
 
 def _ours(

@@ -164,7 +164,10 @@ def rows_folder(given: Path | None, study: str) -> Path:
 
 def _has_rows(folder: Path) -> bool:
     """Whether a study has rows, or trials under way, in `folder`."""
-    return any((folder / name).exists() for name in ("trials.jsonl", "trials"))
+    try:
+        return any((folder / name).exists() for name in ("trials.jsonl", "trials"))
+    except PermissionError:  # somebody else's
+        return False
 
 
 def _list_all(results: Path | None) -> None:

@@ -1,7 +1,7 @@
 """What people see of a study: what is done, running and failed, and how long the rest will take.
 
 On a terminal a bar for the study, or for several in one queue, and one for each trial that runs; everywhere a line for
-each trial that ends, and in a log, where there are no bars, one a minute on what runs while none does.
+each trial that ends, and in a log, where there are no bars, at most one a minute on what runs and moves on.
 """
 
 from __future__ import annotations

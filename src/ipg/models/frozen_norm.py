@@ -131,7 +131,9 @@ def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     none = (None,) * 5  # of the statistics and the shape
     if torch.is_grad_enabled():  # somebody will differentiate the gradient, too
         y = _written(x, weight, bias, mean, variance, *shape)
-        return *torch.autograd.grad(y, (x, weight, bias), dy, create_graph=True), *none
+        wanted = [each for each in (x, weight, bias) if each.requires_grad]
+        found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+        return *(next(found) if each.requires_grad else None for each in (x, weight, bias)), *none
     dx, parts = _fused_backward(dy, x, weight, bias, mean, variance, *shape)
     dweight, dbias = parts.sum(0).unbind()
     return dx, dweight, dbias, *none
@@ -176,7 +178,8 @@ def quicken(model: nn.Module) -> None:
 
 
 def _is_known(module: nn.Module) -> bool:
-    if type(module) is not nn.BatchNorm2d and type(module).__name__ != "BatchNormAct2d":
+    kind = type(module)
+    if kind is not nn.BatchNorm2d and (kind.__name__, kind.__module__.partition(".")[0]) != ("BatchNormAct2d", "timm"):
         return False
     return bool(module.affine and module.track_running_stats) and _bounds(module) is not None
 
@@ -197,7 +200,7 @@ class Quick(Swapped):
     def forward(self, x: Tensor) -> Tensor:
         """What the layer makes of `x` (B, C, H, W)."""
         layer: Any = self
-        if layer.training or not _fits(x):
+        if layer.training or layer.weight.dtype != torch.float32 or not _fits(x):
             return super().forward(x)  # type: ignore[no-any-return]
         low, high = _bounds(layer) or (-math.inf, math.inf)
         own = (layer.weight, layer.bias, layer.running_mean, layer.running_var)

@@ -8,7 +8,7 @@ have 7,136 groups. But three maps are enough, each linear in both of its argumen
     C(g, x)         what it gives to w
 
 Their gradients are each other: of A they are B(g, w) and C(g, x); of B with g' against x, A(g', w) and C(g, g'); of C
-with g' against w, A(x, g') and B(g, g'). So nothing but A, B and C is ever computed, however often is differentiated.
+with g' against w, A(x, g') and B(g, g'). So nothing but A, B and C is ever computed, however often one differentiates.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ __all__ = ["differentiable_twice"]
 def differentiable_twice(model: nn.Module) -> None:
     """Have the grouped convolutions of `model` run so, in place."""
     for module in model.modules():
-        if type(module) is nn.Conv2d and module.groups > 1 and isinstance(module.padding, tuple):
+        if type(module) is nn.Conv2d and module.groups > 1 and _has_border_of_zeros(module):
             swap(module, GroupedOf)
+
+
+def _has_border_of_zeros(layer: nn.Conv2d) -> bool:
+    return isinstance(layer.padding, tuple) and layer.padding_mode == "zeros"
 
 
 class GroupedOf(Swapped):
@@ -38,7 +42,7 @@ class GroupedOf(Swapped):
     def forward(self, x: Tensor) -> Tensor:
         """The convolution of `x` (B, C, H, W)."""
         layer: Any = self
-        if layer.padding_mode != "zeros" or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return super().forward(x)  # type: ignore[no-any-return]
         weight, bias = layer.weight, layer.bias
         kind = x.device.type

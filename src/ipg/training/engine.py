@@ -42,12 +42,13 @@ def resolve(config: RunConfig, device: torch.device, *, processes: int) -> RunCo
 
 
 def lay_out(model: nn.Module, config: RunConfig, device: torch.device) -> nn.Module:
-    """`model` in the layout that `device` computes convolutions fastest in, its norms by a kernel for it, in place."""
+    """`model` in the layout that `device` computes convolutions fastest in, kept norms by a kernel for it, in place."""
     slow = any(isinstance(module, nn.GroupNorm) for module in model.modules())  # as written, in that layout
     slow = slow and not isinstance(model, ConvNet)  # which has a kernel for it
     if device.type == "cuda" and (config.engine == "compiled" or (config.precision == "bf16" and not slow)):
         model.to(memory_format=torch.channels_last)
-        if config.engine != "compiled" and method_class(config.method).compiles:  # a compiler fuses norms by itself
+        fuses = config.engine == "compiled"  # norms, by itself
+        if config.batch_norm == "eval" and not fuses and method_class(config.method).compiles:
             quicken(model)  # which pays where nobody differentiates gradients
     return model
 

@@ -81,10 +81,10 @@ def _notes(arms: Sequence[Arm], *, by_group: bool) -> str:
         "Test accuracy in percent, mean ± standard deviation over seeds, ranked by the worst group. Network: "
         f"{', '.join(map(code, networks))}; {' or '.join(map(str, epochs))} epochs; the kept epoch by the same rule "
         f"for all ({' and '.join(sorted({code(str(arm.config['selection'])) for arm in arms}))}). Each method had the "
-        "same number of configurations of its own space on one seed, judged without test images, and the best was "
-        f"frozen before these rows. {_rule(arms)}*Time*: a trial's, evaluations included and compiling apart, over "
-        f"that of ERM in the same study, of {TIMED} trials or more that had the GPU to themselves. *Paper*: what the "
-        "paper has for the method, mostly quoted from others under their own protocols"
+        "same number of configurations of its own space, or all where there are fewer, on one seed, judged without "
+        f"test images, and the best was frozen before these rows. {_rule(arms)}*Time*: a trial's, evaluations included "
+        f"and compiling apart, over that of ERM in the same study, of {TIMED} trials or more that had the GPU to "
+        "themselves. *Paper*: what the paper has for the method, mostly quoted from others under their own protocols"
         + (", on ResNet-50" if by_group else "")
         + f". {meaning}: {'; '.join(collapses) or 'none'}."
         + (f" {lost}" if lost else "")
