@@ -1,6 +1,8 @@
 import importlib
+import logging
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.table import ImageTable
+from ipg.pairs import edited
 from ipg.pairs.edited import Kontext, celeba_prompts, lazy_kontext, plan, read_prompts
 from ipg.pairs.manifest import load_pairs
 from ipg.pairs.plan import write
@@ -179,6 +182,24 @@ def test_a_model_that_is_not_there(faces: ImageTable, tmp_path: Path) -> None:
     editor = lazy_kontext(str(tmp_path / "none"), device="cpu")  # nothing is loaded before it is needed
     with pytest.raises(DataError, match=r"the editing model .*none cannot be loaded"):
         editor(faces.images[0], "x", 0)
+
+
+def test_a_hub_that_does_not_answer(faces: ImageTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    LocalEntryNotFoundError = type("LocalEntryNotFoundError", (OSError,), {})  # noqa: N806, the hub's own
+
+    class Pipeline:
+        @staticmethod
+        def from_pretrained(*_: Any, **__: Any) -> None:
+            assert not logging.getLogger("huggingface_hub").isEnabledFor(logging.WARNING)  # of every attempt
+            raise OSError("many lines") from LocalEntryNotFoundError("and more")
+
+    monkeypatch.setattr(edited, "_diffusers", lambda: SimpleNamespace(FluxKontextPipeline=Pipeline))
+    with pytest.raises(DataError) as caught:
+        lazy_kontext("some/model", device="cpu")(faces.images[0], "x", 0)
+    assert str(caught.value) == (
+        "the editing model some/model cannot be loaded: the hub does not answer, and no copy of it is on this machine; "
+        "without a network, name a folder as save_pretrained writes it"
+    )
 
 
 def test_without_diffusers(monkeypatch: pytest.MonkeyPatch) -> None:

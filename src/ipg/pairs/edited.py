@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.table import ImageTable
+from ipg.models.hub import is_unanswered, quiet_hub
 from ipg.pairs.balance import deal
 from ipg.pairs.plan import Plan
 from ipg.pairs.references import name_of, to_rgb
@@ -195,11 +196,18 @@ def lazy_kontext(model: str = KONTEXT, *, device: str = "cuda", side: int = 1024
     @cache
     def load() -> Kontext:
         try:
-            pipeline = diffusers.FluxKontextPipeline.from_pretrained(
-                model, dtype=torch.bfloat16, use_safetensors=True, trust_remote_code=False
-            )
+            with quiet_hub():
+                pipeline = diffusers.FluxKontextPipeline.from_pretrained(
+                    model, dtype=torch.bfloat16, use_safetensors=True, trust_remote_code=False
+                )
         except (OSError, ValueError) as error:
-            raise DataError(f"the editing model {model} cannot be loaded: {error}") from error
+            reason: object = error
+            if is_unanswered(error):
+                reason = (
+                    "the hub does not answer, and no copy of it is on this machine; without a network, name a folder "
+                    "as save_pretrained writes it"
+                )
+            raise DataError(f"the editing model {model} cannot be loaded: {reason}") from error
         pipeline.set_progress_bar_config(disable=True)
         return Kontext(pipeline.to(device), side=side, steps=steps)
 
