@@ -95,9 +95,18 @@ def test_every_method_has_a_figure_or_a_reason() -> None:
     listed = claims()
     with_figure = {figure.method for figure in listed.figures}
     assert with_figure | set(listed.reasons) == set(METHODS)
-    assert with_figure & set(listed.reasons) == {"ncm"}
+    assert with_figure & set(listed.reasons) == {"dair", "ncm"}
     assert "CLIP" in verdict("ncm", listed, []).reason
+    assert "no weight" in verdict("dair", listed, []).reason
     assert "never published" in verdict("eva_e", listed, []).reason
+
+
+def test_what_was_picked_on_test_digits_verifies_nothing() -> None:
+    options = {"dataset": "colored_mnist_dair", "method": "dair"}
+    picked = [row(seed, 0.731, **options, config={"weight": 100.0}) for seed in range(5)]
+    assert verdict("dair", claims(), picked).state == "unverified"
+    default = [row(seed, 0.731, **options, config={"weight": 1.0}) for seed in range(5)]
+    assert verdict("dair", claims(), default).state == "verified"
 
 
 def test_rows_of_ipg_with_tau_0_tell_of_continuous_correction() -> None:
