@@ -2,17 +2,13 @@
 
 Ours are compiled, in bf16, each a CUDA graph; images lie on the GPU as bytes and are gathered and scaled inside the
 iteration. *Eager fp32 erm* is a plain loop with torch as it comes (TF32 in convolutions), its batch ready on the GPU,
-loss and accuracy asked for at every step. ResNet-50 is timm's, fresh, on 224 pixels; the images are noise. *Kept* is
-MobileNetV2 as pretrained networks are guided: captured, with the statistics of BatchNorm kept; *as written*, without
-the kernel for that.
+loss and accuracy asked for at every step. ResNet-50 is timm's, fresh, on 224 pixels; the images are noise.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -24,11 +20,10 @@ from ipg.benchmarks.steps import Kind
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
 from ipg.models import build_model
-from ipg.models.frozen_norm import SWITCH
 from ipg.pairs.pairset import PairSet
 from ipg.training.materials import Materials
 
-__all__ = ["BATCH", "measure", "noise"]
+__all__ = ["BATCH", "KINDS", "SECONDS", "WARM_UP", "measure", "noise", "ours"]
 
 BATCH = 128
 KINDS = (
@@ -52,7 +47,7 @@ def measure(device: torch.device, *, quick: bool) -> Iterator[Measurement]:
         networks["resnet50"] = (_resnet50, 3, 224)
     for name, (make, channels, size) in networks.items():
         materials = noise(channels, size)
-        blocks = {f"{name} {kind.name}": _ours(kind, make(), materials, device) for kind in KINDS}
+        blocks = {f"{name} {kind.name}": ours(kind, make(), materials, device) for kind in KINDS}
         blocks[f"{name} eager fp32 erm"] = _plain(make(), materials, device)
         for block in blocks.values():
             block(WARM_UP)
@@ -66,32 +61,9 @@ def measure(device: torch.device, *, quick: bool) -> Iterator[Measurement]:
         yield from (found for found in slow if found.baseline is not None)
         del blocks, work
         torch.cuda.empty_cache()
-    if not quick:
-        yield from _kept(device)
 
 
-def _kept(device: torch.device) -> Iterator[Measurement]:
-    """A pretrained network as it is guided, with and without the kernel for BatchNorm that keeps its statistics."""
-    name, materials = "mobilenetv2_100 kept", noise(3, 224)
-    options = {"engine": "captured", "batch_norm": "eval"}
-    blocks, written = {}, {}
-    for kind in KINDS:
-        blocks[f"{name} {kind.name}"] = _ours(kind, _mobilenet(), materials, device, **options)
-        with patch.dict(os.environ, {SWITCH: "0"}):
-            written[f"{name} {kind.name}, as written"] = _ours(kind, _mobilenet(), materials, device, **options)
-    for block in (*blocks.values(), *written.values()):
-        block(WARM_UP)
-    steps = steps_for(blocks[f"{name} erm"], device, seconds=SECONDS)
-    work = {case: partial(per_step, block, steps, device) for case, block in (blocks | written).items()}
-    times = take_turns(work, 4)
-    ideals = {f"{name} {kind.name}": kind.ideal(BATCH) for kind in KINDS if kind.method != "erm"}
-    ours = {case: times[case] for case in blocks}
-    yield from compare("gpu", ours, unit="ms", baselines=dict.fromkeys(ideals, f"{name} erm"), ideals=ideals)
-    beside = compare("gpu", times, unit="ms", baselines=dict(zip(blocks, written, strict=True)))
-    yield from (found for found in beside if found.baseline is not None or found.case in written)
-
-
-def _ours(
+def ours(
     kind: Kind, model: nn.Module, materials: tuple[ImageTable, PairSet], device: torch.device, **options: str
 ) -> Block:
     """Iterations by the training loop's own parts; compiled, where `options` do not say otherwise."""
@@ -132,10 +104,6 @@ def noise(channels: int, size: int) -> tuple[ImageTable, PairSet]:
 
 def _mnist_cnn() -> nn.Module:
     return build_model("mnist_cnn", channels=2, classes=2)
-
-
-def _mobilenet() -> nn.Module:
-    return build_model("mobilenetv2_100", channels=3, classes=2)
 
 
 def _resnet50() -> nn.Module:

@@ -26,7 +26,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "distances": ("distances", "distances memory"),
     "steps": ("steps",),
     "peers": ("loops", "spuco"),
-    "gpu": ("gpu", "loading", "trials"),
+    "gpu": ("gpu", "pretrained", "loading", "trials"),
     "rest": ("evaluation", "startup"),
     "growth": ("growth",),
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from ipg.benchmarks import distances, evaluation, gpu, growth, loading, loops, startup, steps
+from ipg.benchmarks import distances, evaluation, gpu, growth, loading, loops, pretrained, startup, steps
 from ipg.benchmarks.measure import Measurement
 from ipg.benchmarks.rows import Row, row
 
@@ -18,6 +18,7 @@ BENCHMARKS: dict[str, Callable[..., Iterable[Measurement]]] = {
     "loops": loops.measure,
     "growth": growth.measure,
     "gpu": gpu.measure,
+    "pretrained": pretrained.measure,
     "loading": loading.measure,
     "evaluation": evaluation.measure,
     "startup": startup.measure,

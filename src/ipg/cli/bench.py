@@ -30,7 +30,8 @@ def bench(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Which: distances, steps, loops, growth, gpu, loading, evaluation, startup; all where none is named.",
+            help="Which: distances, steps, loops, growth, gpu, pretrained, loading, evaluation, startup; all where "
+            "none is named.",
             metavar="NAME",
             show_default=False,
         ),
