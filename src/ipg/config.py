@@ -138,6 +138,8 @@ class RunConfig:
     """Count the condition as violated when disagreement > tau instead of >= tau."""
     jitter: float = 0.0
     """Ours: noise in the uniformity term, as a share of the margin, that frees collapsed rationales."""
+    restarts: int = 2
+    """Ours: how often a run that collapses begins again, each time with half the learning rate; 0 ends it there."""
 
     selection: str = "last"
     """Epoch to keep: last, training_environments, worst_group (needs group labels) or pairs (needs none)."""
@@ -257,6 +259,7 @@ _RANGES: dict[str, tuple[Any, str]] = {
     "pair_batch": (lambda v: v >= 1, "at least 1"),
     "held_out_pairs": (lambda v: v >= 0, "at least 0"),
     "alpha": (lambda v: 0 <= v < 1, "0 <= alpha < 1"),
+    "restarts": (lambda v: v >= 0, "at least 0"),
     "tau": (lambda v: 0 <= v <= 1, "0 <= tau <= 1, a share of the pairs"),
     "every": (lambda v: v == "auto" or v >= 1, "at least 1 iteration, or auto"),
     "floor": (lambda v: v > 0, "a positive number"),

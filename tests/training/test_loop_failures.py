@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from ipg.guidance import CollapseError, NonFiniteError
 from ipg.training import loop
 from ipg.training.folder import read_json
 from ipg.training.interrupt import Interrupted, StopRequest
+from ipg.training.listeners import Listener
 from ipg.training.loop import train
 from ipg.training.materials import Materials
 
@@ -114,7 +116,9 @@ def test_a_run_that_goes_wrong_ends_alike_at_any_speed(
     ends: list[tuple[str, Tensor]] = []
     for pause in (0.0, 1e9):
         monkeypatch.setattr(loop, "LOOK_SECONDS", pause)
-        config = settings("ipg" if broken == "collapse" else "erm", epochs=1, steps=100, every=1, pair_batch=12)
+        config = settings(
+            "ipg" if broken == "collapse" else "erm", epochs=1, steps=100, every=1, pair_batch=12, restarts=0
+        )
         given = materials(config)
         if broken == "collapse":
             nn.init.zeros_(given.model.head.weight)  # type: ignore[union-attr, arg-type]
@@ -141,3 +145,95 @@ def test_a_device_that_is_not_there(settings: Make, materials: Gather, monkeypat
     config = settings()
     with pytest.raises(ValueError, match="device 'cuda' is asked for and torch sees none here"):
         train(config.with_changes(device="cuda"), materials(config))
+
+
+@pytest.fixture
+def collapsing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Have runs collapse in iteration 6 of so many attempts."""
+    check = loop.Training._between_steps
+
+    def until(attempts: int) -> None:
+        def between(run: loop.Training, request: StopRequest) -> None:
+            if run.progress.step == 6 and run.progress.restarts < attempts:
+                raise CollapseError("collapsed")
+            check(run, request)
+
+        monkeypatch.setattr(loop.Training, "_between_steps", between)
+
+    return until
+
+
+class Told(Listener):
+    """Keeps what is said of restarts."""
+
+    def __init__(self) -> None:
+        self.restarts: list[tuple[int, float]] = []
+
+    def restarted(self, error: Exception, *, number: int, rate: float) -> None:
+        self.restarts.append((number, rate))
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_run_that_collapses_begins_again_as_one_of_half_the_rate(
+    settings: Make, materials: Gather, collapsing: Callable[[int], None], attempts: int
+) -> None:
+    """To the bit, with all that a run can be made of: warm-up, a margin of the first distances, a pace of four."""
+    common: dict[str, Any] = {"epochs": 3, "warmup": 5, "margin": "0.5x", "every": 4, "jitter": 0.1, "crop": 0.8}
+    config, told = settings("ipg", learning_rate=1e-3, restarts=2, **common), Told()
+    plain = settings("ipg", learning_rate=1e-3 / 2**attempts, restarts=0, **common)
+    expected = train(plain, materials(plain))
+    collapsing(attempts)
+    found = train(config, materials(config), listeners=[told])
+    assert torch.equal(bits(found.model), bits(expected.model))
+    assert [row["learning_rate"] for row in found.rows] == [row["learning_rate"] for row in expected.rows]
+    assert told.restarts == [(number, 1e-3 / 2**number) for number in range(1, attempts + 1)]
+    assert found.result["restarted"] == attempts
+    assert "restarted" not in expected.result
+    assert found.result["config"]["learning_rate"] == 1e-3  # as asked
+    assert found.result["seconds"] > 0
+
+
+def test_a_run_begins_again_as_often_as_it_may(
+    settings: Make, materials: Gather, collapsing: Callable[[int], None], tmp_path: Path
+) -> None:
+    config, told = settings("ipg", restarts=2), Told()
+    collapsing(3)
+    with pytest.raises(CollapseError):
+        train(config, materials(config), listeners=[told], folder=tmp_path)
+    assert len(told.restarts) == 2
+    assert read_json(tmp_path / "failure.json")["kind"] == "CollapseError"
+
+
+@pytest.mark.parametrize("stop", [(0, 4), (1, 4), (2, 5), (2, 9)])
+def test_a_run_that_has_begun_again_is_taken_up_where_it_stopped(
+    settings: Make, materials: Gather, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stop: tuple[int, int]
+) -> None:
+    """Stopped in any attempt, with the checkpoint of an earlier one there or not, it ends with the same bits."""
+    config = settings("ipg", epochs=2, learning_rate=1e-3, restarts=2)
+    between, stops = loop.Training._between_steps, [stop]
+
+    def going(run: loop.Training, request: StopRequest) -> None:
+        where = (run.progress.restarts, run.progress.step)
+        if run.progress.step == 6 and run.progress.restarts < 2:
+            run._save()  # which must not be taken for one of the attempt that follows
+            raise CollapseError("collapsed")
+        request.made = where in stops
+        between(run, request)
+
+    monkeypatch.setattr(loop.Training, "_between_steps", going)
+    with pytest.raises(Interrupted):
+        train(config, materials(config), folder=tmp_path / "stopped")
+    stops.clear()
+    expected = train(config, materials(config), folder=tmp_path / "whole")
+    found = train(config, materials(config), folder=tmp_path / "stopped")
+    assert torch.equal(bits(found.model), bits(expected.model))
+    assert found.result["restarted"] == expected.result["restarted"] == 2
+    assert not (tmp_path / "stopped" / "failure.json").exists()
+
+
+def test_a_loss_that_is_no_number_is_not_begun_again(settings: Make, materials: Gather) -> None:
+    """Where an image is the cause, it would end alike."""
+    config, told = settings("ipg", learning_rate=1e30, optimizer="sgd", restarts=2), Told()
+    with pytest.raises(NonFiniteError):
+        train(config, materials(config), listeners=[told])
+    assert told.restarts == []

@@ -84,6 +84,12 @@ class ConsoleListener(Listener):
         went = f", from iteration {step:,} of {total:,}" if step else ""
         self.console.print(f"{what}{went}", highlight=False, markup=False)
 
+    def restarted(self, error: Exception, *, number: int, rate: float) -> None:
+        """Say why, and with which rate."""
+        self.about = None  # was said
+        said = f"  collapsed: begins again with half the learning rate, {rate:g} (restart {number})"
+        self.console.print(said, highlight=False, soft_wrap=True)
+
     def progress(self, step: int, values: Mapping[str, float]) -> None:
         """Move the bar and show loss, disagreement and rate."""
         shown = [f"loss {values['task_loss']:.3f}"] if "task_loss" in values else []

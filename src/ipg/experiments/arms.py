@@ -221,7 +221,9 @@ def run_of(trial: Trial) -> Hashable:
     return trial.dataset, trial.seed, method, repr(sorted(settings.items()))
 
 
-OF_CORRECTIONS = frozenset(("pair_batch", "alpha", "tau", "margin", "every", "floor", "distance", "strict", "jitter"))
+OF_CORRECTIONS = frozenset(
+    ("pair_batch", "alpha", "tau", "margin", "every", "floor", "distance", "strict", "jitter", "restarts")
+)
 """Settings that nothing but what is done with pairs depends on."""
 _IPG_BY_SETTINGS = ("continuous", "ipg_ablated")
 

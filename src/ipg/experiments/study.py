@@ -49,6 +49,7 @@ ADDED: dict[str, Any] = {
     "masks": None,
     "steps": None,
     "decision": "argmax",
+    "restarts": 0,
     **{"path_column": "path", "label_column": "label", "attribute_column": "attribute", "split_seed": 0},
 }
 """Settings that joined after rows had been written, with the value that trials had in effect before them.
@@ -113,6 +114,8 @@ class Trial:
         """Whether a setting that joined has the value that the trial had in effect before."""
         if name == "split_seed" and is_own(self.dataset):
             return bool(value == self.seed)  # the seed drew the split
+        if name == "restarts" and self.method not in ON_PAIRS:
+            return True  # nothing collapses
         return name in ADDED and value == ADDED[name]
 
     @property
@@ -281,7 +284,8 @@ def arm_trials(
     if problems:
         raise ConfigError(problems)
     names = {"data": settled["dataset"], "method": settled["method"]}
-    config = RunConfig.from_mapping({**settled["base"], **settled["config"], **names})
+    usual = {"restarts": ADDED["restarts"]}  # a run that collapses is a result
+    config = RunConfig.from_mapping({**usual, **settled["base"], **settled["config"], **names})
     if check_options:
         _check_options(config)
     return [

@@ -78,7 +78,7 @@ def run_trial(
     return {
         **_identity(trial, materials, result["config"], metrics_split),
         "selected_epoch": result["selected_epoch"],
-        **({"refitted_epoch": result["refitted_epoch"]} if "refitted_epoch" in result else {}),
+        **{name: result[name] for name in ("refitted_epoch", "restarted") if name in result},
         "metrics": told(selected),
         "predictions": _pack(predictions.cpu().numpy(), part.num_classes),
         "last_metrics": told(outcome.rows[-1]),

@@ -21,6 +21,9 @@ class Listener:
     def first_stage(self, *, step: int, total: int) -> None:
         """The run that comes before this one begins, or goes on."""
 
+    def restarted(self, error: Exception, *, number: int, rate: float) -> None:
+        """The run has collapsed and begins again, for the `number`-th time, now with this peak learning rate."""
+
     def progress(self, step: int, values: Mapping[str, float]) -> None:
         """Every half second or so: means of this epoch so far, and the learning rate."""
 

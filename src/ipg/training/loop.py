@@ -3,6 +3,7 @@
     for each epoch:
         for each batch:        set the rate, draw pairs when due, let the method step
         evaluate, keep the epoch if the selection rule says so, save
+    a run that collapses begins again, with half the learning rate, as often as the configuration allows
 
 The state after a step is a function of the configuration and the step alone: the order of an epoch comes from the
 seed, everything else that is random has its state in the checkpoint. So a killed run ends with the same bits, on
@@ -19,6 +20,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -117,14 +119,25 @@ def train(
         if device.type == "cuda":
             gc.collect()  # what earlier runs have left: images lie on the GPU where they fit
         placed = materials.to(device, resident=config.resident)
-        run = Training(config, placed, device, listeners, evaluate_on, team, first, evaluate_once)  # may refuse
+        beginning = _weights(placed.model) if config.restarts else {}
+        assemble = partial(Training, config, placed, device, listeners, evaluate_on, team, first, evaluate_once)
+        run = assemble()  # may refuse
         stack.callback(run.method.close)
         if folder is not None:
             home = run.home = RunFolder(folder)
             team.first(lambda: stack.enter_context(home.claim(identity, origin)))
             if (found := team.first(home.finished)) is not None:
                 return run.read_back(*found)
-        return run.go(stack.enter_context(stop_on_signals()))
+        request = stack.enter_context(stop_on_signals())
+        while (outcome := run.go(request)) is None:
+            place, progress = run.home, run.again()
+            run.method.close()
+            del run  # and what it holds on the device
+            placed.model.load_state_dict(beginning)
+            run = assemble()
+            stack.callback(run.method.close)
+            run.home, run.progress = place, progress
+        return outcome
 
 
 def _first_stage(
@@ -220,8 +233,8 @@ class Training:
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
-    def go(self, request: StopRequest) -> Outcome:
-        """Train from where the run's folder stopped, or from the beginning."""
+    def go(self, request: StopRequest) -> Outcome | None:
+        """Train from where the run's folder stopped, or from the beginning; None where the run is to begin again."""
         self._seed()
         self._restore()
         home = self.home if self.team.leads else None
@@ -230,9 +243,22 @@ class Training:
         try:
             return self._go(request)
         except (CollapseError, NonFiniteError) as error:
+            if isinstance(error, CollapseError) and self.progress.restarts < self.config.restarts:
+                self._tell_of_restart(error)
+                return None
             if home is not None:
                 home.fail(error, step=self.progress.step)
             raise
+
+    def again(self) -> Progress:
+        """Where the run is when it begins again: nowhere, but the time that it took is its own."""
+        self._tick()
+        return Progress(seconds=self.progress.seconds, restarts=self.progress.restarts + 1)
+
+    def _tell_of_restart(self, error: CollapseError) -> None:
+        number = self.progress.restarts + 1
+        for listener in self.listeners:
+            listener.restarted(error, number=number, rate=self.config.learning_rate / 2**number)
 
     def _go(self, request: StopRequest) -> Outcome:
         for listener in self.listeners:
@@ -246,7 +272,7 @@ class Training:
         while self.progress.step < self.total:
             epoch, start = divmod(self.progress.step, len(self.batches))
             for rows in self.batches.rows(epoch, start=start):
-                set_rate(self.optimizer, learning_rate(self.progress.step, self.total, self.config))
+                set_rate(self.optimizer, self._rate(self.progress.step))
                 self._step(rows)
                 self.progress.step += 1
                 self._between_steps(request)
@@ -258,6 +284,10 @@ class Training:
             self._refit(self.validation)
         self._check_end()
         return self._finish()
+
+    def _rate(self, step: int) -> float:
+        """The learning rate of an iteration (from 0): half of the schedule's for each time that the run began again."""
+        return float(learning_rate(step, self.total, self.config) / 2**self.progress.restarts)
 
     def _step(self, rows: Tensor) -> None:
         """One iteration; where the device has not enough memory for it, find out how much of the batch would fit."""
@@ -318,7 +348,7 @@ class Training:
             guide.check(ended=True)
 
     def _tell(self, means: dict[str, float]) -> None:
-        rate = learning_rate(self.progress.step - 1, self.total, self.config)
+        rate = self._rate(self.progress.step - 1)
         for listener in self.listeners:
             listener.progress(self.progress.step, means | {"learning_rate": rate})
 
@@ -328,7 +358,7 @@ class Training:
         self._tell(means)
         row: dict[str, Any] = {"epoch": epoch, **({} if refitted is None else {"refitted": refitted})}
         row |= {"step": self.progress.step, "seconds": None}
-        row["learning_rate"] = learning_rate(self.progress.step - 1, self.total, self.config)
+        row["learning_rate"] = self._rate(self.progress.step - 1)
         row["train"] = means
         self.team.settle(self.model)
         with self.judge.decided(row):
@@ -405,7 +435,10 @@ class Training:
         state = self.team.first(self.home.load) if self.home is not None else None
         if state is None:
             return
-        self.progress = Progress(**state["progress"])
+        found = Progress(**state["progress"])
+        if found.restarts < self.progress.restarts:
+            return  # of before the run began again
+        self.progress = found
         if state.get("drawn") is not None:  # predicted again it may be a little different
             self.batches.draw_from(state["drawn"])
             self.total = self.config.epochs * len(self.batches)
@@ -430,6 +463,11 @@ class Training:
         self.model.load_state_dict(weights)
         self.model.eval()
         return Outcome(self.model, rows, result)
+
+
+def _weights(model: torch.nn.Module) -> dict[str, Tensor]:
+    """All weights as they are now, off the device."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
 
 
 def _iterations(config: RunConfig, table: ImageTable) -> int:

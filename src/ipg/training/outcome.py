@@ -36,6 +36,8 @@ class Progress:
     rows: list[dict[str, Any]] = field(default_factory=list)
     kept: dict[str, Tensor] = field(default_factory=dict)
     """Weights of the epoch that the selection rule keeps."""
+    restarts: int = 0
+    """How often the run has begun again, each time with half the learning rate."""
 
     def selected(self, config: RunConfig) -> int:
         """The row whose network is kept: the rule's choice, or the one after a refit."""
@@ -55,6 +57,7 @@ class Progress:
             "selected_epoch": kept["epoch"],
             **({"refitted_epoch": kept["refitted"]} if "refitted" in kept else {}),
             **({"offsets": kept["offsets"]} if "offsets" in kept else {}),
+            **({"restarted": self.restarts} if self.restarts else {}),
             "metrics": summary(kept),
             "last_metrics": summary(final),
         }

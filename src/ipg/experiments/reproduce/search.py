@@ -79,7 +79,7 @@ def search_settings(
         kept = {name: settings[name] for name in ("alpha", "tau", "margin", "every")}
         settings = {**small["config"], **kept, "pairs": 124}
     config = RunConfig.from_mapping(
-        {"engine": engine, **settings, "data": data, "data_path": path, "device": device, "seed": SEED}
+        {"engine": engine, "restarts": 0, **settings, "data": data, "data_path": path, "device": device, "seed": SEED}
     )
     given = ["pairs", "every", "pair_batch"]
     vary = [] if reproduction.quick else list(VARIED)

@@ -144,6 +144,9 @@ class _Watcher(Listener):
             self.rows = [row for row in read_jsonl(file, unfinished=True) if row["step"] <= step]
         self.progress(step, {})
 
+    def restarted(self, error: Exception, *, number: int, rate: float) -> None:
+        self.rows = []
+
     def progress(self, step: int, values: Mapping[str, float]) -> None:
         if self.tell is not None:
             self.tell(step / self._total)
