@@ -138,7 +138,7 @@ class RunConfig:
     """Count the condition as violated when disagreement > tau instead of >= tau."""
     jitter: float = 0.0
     """Ours: noise in the uniformity term, as a share of the margin, that frees collapsed rationales."""
-    restarts: int = 2
+    restarts: int = 3
     """Ours: how often a run that collapses begins again, each time with half the learning rate; 0 ends it there."""
 
     selection: str = "last"

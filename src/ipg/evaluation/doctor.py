@@ -143,6 +143,24 @@ def representation_collapsed(log: RunLog) -> Finding | None:
     )
 
 
+def run_begun_again(log: RunLog) -> Finding | None:
+    """The run collapsed and began again with a lower learning rate."""
+    restarts = max((row.get("restarts", 0) for row in log.rows), default=0)
+    if not restarts:
+        return None
+    rate = log.config.get("learning_rate")
+    now = f", {rate / 2**restarts:g} where {rate:g} was asked for" if isinstance(rate, int | float) else ""
+    times = "once" if restarts == 1 else f"{restarts} times"
+    return Finding(
+        "run begun again",
+        "note",
+        f"Training collapsed and began again {times}, each time with half the learning rate{now}. The run is sound; the "
+        f"time of all attempts is counted.",
+        "To save that time, give the lower --learning-rate from the start, or warm it up with --warmup 300; other seeds "
+        "may collapse as well.",
+    )
+
+
 # -- the task --------------------------------------------------------------------------------------------------------
 
 
@@ -418,6 +436,7 @@ def _percent(share: float) -> str:
 FINDINGS: tuple[Check, ...] = (
     loss_not_finite,
     representation_collapsed,
+    run_begun_again,
     one_class_predicted,
     validation_at_chance,
     task_gradient_scaled_to_nothing,

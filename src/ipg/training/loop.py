@@ -357,6 +357,7 @@ class Training:
         means = self._check()
         self._tell(means)
         row: dict[str, Any] = {"epoch": epoch, **({} if refitted is None else {"refitted": refitted})}
+        row |= {"restarts": self.progress.restarts} if self.progress.restarts else {}
         row |= {"step": self.progress.step, "seconds": None}
         row["learning_rate"] = self._rate(self.progress.step - 1)
         row["train"] = means
