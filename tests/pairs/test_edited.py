@@ -205,6 +205,18 @@ def test_a_hub_that_does_not_answer(faces: ImageTable, monkeypatch: pytest.Monke
     )
 
 
+def test_the_real_diffusers_without_the_hub(
+    faces: ImageTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It raises that there is no copy from that nobody was reached, and logs that in words of its own."""
+    monkeypatch.setattr(logging.getLogger("diffusers"), "propagate", True)
+    monkeypatch.setattr(REACHED, lambda constants: False)
+    monkeypatch.setattr("ipg.models.hub.WAITS", (0.0,))
+    with pytest.raises(DataError, match=r"model some/model cannot be loaded: the hub does not answer, and no copy"):
+        lazy_kontext("some/model", device="cpu")(faces.images[0], "x", 0)
+    assert caplog.records == []
+
+
 def test_without_diffusers(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ImportError(name)

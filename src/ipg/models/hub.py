@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -35,18 +35,18 @@ def fetched(load: Callable[[], Made], *, asks: bool = True) -> Made:
         if _is_reached(constants):
             break
         try:
-            with _quiet(), _offline(constants):
+            with _quiet("huggingface_hub"), _quiet("diffusers"), _offline(constants):
                 return load()
         except Exception as error:
             if look == len(WAITS) or not is_unanswered(error):
                 raise
-    with _quiet():
+    with _quiet("huggingface_hub"):
         return load()
 
 
 def is_unanswered(error: BaseException) -> bool:
     """Whether an error, or its cause, is that the hub does not answer and no copy is on this machine."""
-    if any(kind.__name__ == "LocalEntryNotFoundError" for kind in type(error).__mro__):
+    if _is_one_of(error, ("LocalEntryNotFoundError", *UNREACHED)):
         return True
     return error.__cause__ is not None and is_unanswered(error.__cause__)
 
@@ -57,8 +57,13 @@ def _is_reached(constants: Any) -> bool:
     try:
         utils.get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     except Exception as error:  # of one library or another, by the version of the client
-        return not any(kind.__name__ in UNREACHED for kind in type(error).__mro__)
+        return not _is_one_of(error, UNREACHED)
     return True
+
+
+def _is_one_of(error: BaseException, names: Sequence[str]) -> bool:
+    """By the names of classes, since what they are imported from differs."""
+    return any(kind.__name__ in names for kind in type(error).__mro__)
 
 
 @contextmanager
@@ -72,9 +77,9 @@ def _offline(constants: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the hub's client from telling of every attempt that fails: what comes of them is said once, at the end."""
-    log = logging.getLogger("huggingface_hub")
+def _quiet(name: str) -> Iterator[None]:
+    """Keep a library from telling of every attempt that fails: what comes of them is said once, at the end."""
+    log = logging.getLogger(name)
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
