@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-__all__ = ["are", "did_you_mean", "listed", "number_of", "seconds_in"]
+__all__ = ["are", "did_you_mean", "listed", "number_of", "ranges", "seconds_in"]
 
 
 def number_of(number: int, what: str) -> str:
@@ -31,6 +31,17 @@ def listed(names: Iterable[object], last: str = " and ") -> str:
     """`a`, `a and b`, `a, b and c`; nothing of none."""
     words = [str(name) for name in names]
     return f"{', '.join(words[:-1])}{last}{words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Whole numbers in order, what follows one another in few words: `3`, `0 and 1`, `0, 2 and 5 to 9`."""
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1].append(number)
+        else:
+            spans.append([number])
+    return listed(part for span in spans for part in (span if len(span) < 3 else [f"{span[0]} to {span[-1]}"]))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -23,6 +23,9 @@ def test_methods_side_by_side_then_one_more(ipg, bars: list[str], tmp_path: Path
     assert done.code == 0, done
     assert done.out.startswith("4 runs: erm, ipg with 2 seeds each\n")
     assert done.out.endswith("Report: here/report.html\n")
+    assert "\ncompare: 4 runs, 0 done\n" in done.out
+    assert "\ncompare: 4 of 4 runs done\n" in done.out
+    assert "trial" not in done.out  # one word for one thing
     found = rows(tmp_path / "here")
     assert [(row["method"], row["seed"]) for row in found] == [("erm", 0), ("ipg", 0), ("erm", 1), ("ipg", 1)]
     page = (tmp_path / "here" / "report.html").read_text(encoding="utf-8")
@@ -39,7 +42,7 @@ def test_methods_side_by_side_then_one_more(ipg, bars: list[str], tmp_path: Path
 
     more = ipg(*command, "--methods", "erm,ipg,jtt", "-o", "jtt.copies=3")
     assert more.code == 0, more
-    assert "6 trials, 4 done" in more.out
+    assert "6 runs, 4 done" in more.out
     assert rows(tmp_path / "here")[:4] == found
     assert [row["config"]["copies"] for row in rows(tmp_path / "here")[4:]] == [3, 3]
     assert "jtt.copies 3" in (tmp_path / "here" / "report.html").read_text(encoding="utf-8")

@@ -26,6 +26,31 @@ def test_the_list_names_everything_and_how_it_stands(ipg, tmp_path: Path) -> Non
     assert re.search(r"done 0 of \d+ trials here, [1-9]\d* in the project's own results", said)
 
 
+def test_the_list_of_those_that_are_named(ipg, tmp_path: Path) -> None:
+    where = ("--list", "--results", tmp_path / "r", "--data-path", "/nowhere/mnist.npz")
+    done = ipg("reproduce", "label_noise", "schematic", *where)
+    assert done.code == 0
+    assert re.findall(r"^(\w+): ", done.out, re.MULTILINE) == ["label_noise", "schematic"]
+    assert (
+        "\n  missing  ColoredMNIST, no label noise: ERM, no label noise (10 of 10: seeds 0\n           to 9)\n"
+        in done.out
+    )
+    said = " ".join(done.out.split())
+    assert "done 0 of 40 trials here, " in said
+    told = "Nothing of it can be run here. not run: 40 trials, for there is no MNIST at /nowhere/mnist.npz"
+    assert told in said
+    part = ipg("reproduce", "label_noise", *where, "--seeds", 2, "--only", "dataset=colored_mnist_clean")
+    assert "(2 of 2: seeds 0 and 1)" in " ".join(part.out.split())
+    assert "missing  ColoredMNIST: " not in part.out
+    assert not (tmp_path / "r").exists()
+
+
+def test_the_list_of_all(ipg, tmp_path: Path) -> None:
+    plain, named = (ipg("reproduce", *given, "--list", "--results", tmp_path) for given in ((), ("all",)))
+    assert plain.out == named.out
+    assert "  missing  " not in plain.out
+
+
 def test_a_table_is_made_without_running_anything(ipg, tmp_path: Path) -> None:
     done = ipg("reproduce", "label_noise", "--table-only", "--results", str(tmp_path), "--output", str(tmp_path / "o"))
     assert done.code == 0
@@ -46,6 +71,9 @@ def test_the_schematic_is_drawn(ipg, tmp_path: Path) -> None:
     [
         ([], "say what to reproduce"),
         (["pears"], "there is nothing to reproduce called 'pears'"),
+        (["pears", "--list"], "there is nothing to reproduce called 'pears'"),
+        (["all", "pears", "--list"], "there is nothing to reproduce called 'pears'"),
+        (["pairs", "--list", "--only", "dataset=mnist"], "of dataset there are"),
         (["label_noise", "--data-path", "/nowhere/mnist.npz"], "there is no MNIST at /nowhere/mnist.npz"),
         (["schematic", "--seeds", "1", "--limit", "1m"], "--seeds and --limit: schematic has no trials"),
         (["galleries", "--only", "seed=1"], "expected dataset=NAME"),

@@ -12,6 +12,12 @@ import torch
 from torch import Tensor, nn
 
 
+@pytest.fixture(autouse=True)
+def reached_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks whether the hub can be reached."""
+    monkeypatch.setattr("ipg.models.hub._is_reached", lambda constants: True)
+
+
 @pytest.fixture
 def make_weights(tmp_path: Path) -> Callable[..., Path]:
     """Writes the weights of a seeded network of timm to a file, as `torch.save` does."""

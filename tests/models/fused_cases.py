@@ -75,6 +75,24 @@ def test_gradients_of_gradients() -> None:
         assert off(gradient, exact) < 1e-5
 
 
+@pytest.mark.parametrize("fixed", [(1, 2, 3), (0,), (0, 1, 3)])
+def test_gradients_of_gradients_of_frozen_layers(fixed: tuple[int, ...]) -> None:
+    """Of a whole layer, of images that need none, and of one that is frozen in part."""
+    given = inputs(2, 16, 5, torch.float32)
+    wide = [each.detach().double().requires_grad_() for each in given]
+    for each in (of[place] for of in (given, wide) for place in fixed):
+        each.requires_grad_(False)
+
+    def twice(y: Tensor, of: list[Tensor]) -> tuple[Tensor, ...]:
+        free = [each for each in of if each.requires_grad]
+        slopes = torch.autograd.grad(y.pow(3).sum(), free, create_graph=True)
+        return torch.autograd.grad(sum(slope.pow(2).sum() for slope in slopes), free)
+
+    found, expected = twice(relu_group_norm(*given, groups=GROUPS), given), twice(exactly(*wide, pooled=False), wide)
+    for gradient, exact in zip(found, expected, strict=True):
+        assert off(gradient, exact) < 1e-5
+
+
 def test_not_a_number_stays_one() -> None:
     x, *vectors = inputs(2, 16, 4, torch.float32)
     with torch.no_grad():

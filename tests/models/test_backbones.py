@@ -166,6 +166,26 @@ def test_without_a_network(
     assert log.level == level
 
 
+def test_an_attempt_that_failed_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, reached = timm.create_model, [False, True]
+
+    def create(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
+        made = real(name, **options)
+        if len(reached) == 1:
+            raise LocalEntryNotFoundError("no copy")
+        return made
+
+    monkeypatch.setattr(timm, "create_model", create)
+    monkeypatch.setattr("ipg.models.hub._is_reached", lambda constants: reached.pop(0))
+    monkeypatch.setattr("ipg.models.hub.WAITS", (0.0, 0.0))
+    torch.manual_seed(3)
+    found = make(weights="pretrained")
+    assert reached == []
+    monkeypatch.setattr("ipg.models.hub._is_reached", lambda constants: True)
+    torch.manual_seed(3)
+    assert all(map(torch.equal, found.state_dict().values(), make(weights="pretrained").state_dict().values()))
+
+
 def test_weights_that_cannot_be_fetched_for_another_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def create(name: str, **options: Any) -> nn.Module:
         raise OSError("No space left on device.")
@@ -175,22 +195,41 @@ def test_weights_that_cannot_be_fetched_for_another_reason(monkeypatch: pytest.M
         make(weights="pretrained")
 
 
+ASKED = """
+import time
+waits = []
+time.sleep = waits.append
+from ipg.cli import app
+try:
+    app(prog_name="ipg")
+finally:
+    print(sum(waits))
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [("resnet18", "--weights", "pretrained"), ("hf-hub:timm/resnet18.a1_in1k",)])
-def test_without_a_network_a_command_says_one_sentence(model: tuple[str, ...], tmp_path: Path) -> None:
-    """At an address where nobody answers; without its waits, which make most of a minute."""
-    code = "import time; time.sleep = lambda seconds: None; from ipg.cli import app; app(prog_name='ipg')"
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (("--model", "resnet18", "--weights", "pretrained"), "the weights of resnet18 cannot be fetched"),
+        (("--model", "hf-hub:timm/resnet18.a1_in1k"), "the weights of hf-hub:timm/resnet18.a1_in1k cannot be fetched"),
+        (("--from", "hf:microsoft/resnet-18"), "hf:microsoft/resnet-18 cannot be fetched"),
+    ],
+)
+def test_without_a_network_a_command_soon_says_one_sentence(model: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    """At an address where nobody answers; what it would wait is counted."""
     done = subprocess.run(
-        [sys.executable, "-c", code, "train", "--method", "erm", "--model", *model, "--output", "run"],
+        [sys.executable, "-c", ASKED, "train", "--method", "erm", *model, "--output", "run"],
         capture_output=True,
         encoding="utf-8",
         cwd=tmp_path,
         timeout=300,
         env={**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "hub"), "COLUMNS": "80"},
     )
-    (line,) = (done.stdout + done.stderr).splitlines()
-    assert line.startswith(f"ipg: the weights of {model[0]} cannot be fetched: the hub does not answer")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"ipg: {says}: the hub does not answer")
     assert done.returncode == 2
+    assert 0 < float(done.stdout) < 5
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from ipg.pairs.edited import Kontext, celeba_prompts, lazy_kontext, plan, read_p
 from ipg.pairs.manifest import load_pairs
 from ipg.pairs.plan import write
 
+REACHED = "ipg.models.hub._is_reached"
 LETTERS = "abcdefghijklmnopqrstuvwxyz,."
 
 
@@ -178,7 +179,8 @@ def test_from_a_folder(pipeline: Any, faces: ImageTable, tmp_path: Path) -> None
     assert len(load_pairs(manifest.path, faces)) == 2
 
 
-def test_a_model_that_is_not_there(faces: ImageTable, tmp_path: Path) -> None:
+def test_a_model_that_is_not_there(faces: ImageTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(REACHED, lambda constants: True)
     editor = lazy_kontext(str(tmp_path / "none"), device="cpu")  # nothing is loaded before it is needed
     with pytest.raises(DataError, match=r"the editing model .*none cannot be loaded"):
         editor(faces.images[0], "x", 0)
@@ -193,6 +195,7 @@ def test_a_hub_that_does_not_answer(faces: ImageTable, monkeypatch: pytest.Monke
             assert not logging.getLogger("huggingface_hub").isEnabledFor(logging.WARNING)  # of every attempt
             raise OSError("many lines") from LocalEntryNotFoundError("and more")
 
+    monkeypatch.setattr(REACHED, lambda constants: True)
     monkeypatch.setattr(edited, "_diffusers", lambda: SimpleNamespace(FluxKontextPipeline=Pipeline))
     with pytest.raises(DataError) as caught:
         lazy_kontext("some/model", device="cpu")(faces.images[0], "x", 0)
@@ -200,6 +203,18 @@ def test_a_hub_that_does_not_answer(faces: ImageTable, monkeypatch: pytest.Monke
         "the editing model some/model cannot be loaded: the hub does not answer, and no copy of it is on this machine; "
         "without a network, name a folder as save_pretrained writes it"
     )
+
+
+def test_the_real_diffusers_without_the_hub(
+    faces: ImageTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It raises that there is no copy from that nobody was reached, and logs that in words of its own."""
+    monkeypatch.setattr(logging.getLogger("diffusers"), "propagate", True)
+    monkeypatch.setattr(REACHED, lambda constants: False)
+    monkeypatch.setattr("ipg.models.hub.WAITS", (0.0,))
+    with pytest.raises(DataError, match=r"model some/model cannot be loaded: the hub does not answer, and no copy"):
+        lazy_kontext("some/model", device="cpu")(faces.images[0], "x", 0)
+    assert caplog.records == []
 
 
 def test_without_diffusers(monkeypatch: pytest.MonkeyPatch) -> None:

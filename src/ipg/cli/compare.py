@@ -94,7 +94,7 @@ def compare(
     check_page(folder / "report.html", remedy="name another folder with --output")
     console = Console()
     each = f"{', '.join(chosen)} with {number_of(len(numbers), 'seed')}" + (" each" if len(chosen) > 1 else "")
-    console.print(f"{number_of(len(study.trials), 'run')}: {each}", highlight=False)
+    console.print(f"{number_of(len(study.trials), study.unit)}: {each}", highlight=False)
     facts = examine(study)
     keep_record(study, facts, folder)
     at_once = None if cluster is not None else workers_for(len(study.trials), base.device, workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +32,8 @@ EXAMPLES = """
 **Examples**
 
 `ipg reproduce --list`: what there is, what each needs, how long it takes and what is done
+
+`ipg reproduce alpha_tau --seeds 3 --list`: what is missing of one, setting by setting, and would be run
 
 `ipg reproduce pairs --quick`: a small version on embedded images, on any machine
 
@@ -67,7 +70,13 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
-    show: Annotated[bool, typer.Option("--list", help="Show all there are and how they stand; run nothing.")] = False,
+    show: Annotated[
+        bool,
+        typer.Option(
+            "--list",
+            help="Show all there are and how they stand, of those that are named also what is missing; run nothing.",
+        ),
+    ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="A small version on embedded images; every output says so.")
     ] = False,
@@ -102,7 +111,7 @@ def reproduce(
     Exits with 1 where trials have failed; a failed trial does not stop the others. With 75 where --limit has left some.
     """
     check_cluster(cluster, cpus, gpus, workers)
-    if show:
+    if show and not names:
         from ipg.experiments.reproduce.list import listing
 
         for line in listing(results):
@@ -131,6 +140,12 @@ def reproduce(
         network=network_of(model, weights, normalization),
         limit=None if limit is None else seconds_in(limit, "--limit"),
     )
+    if show:
+        from ipg.experiments.reproduce.list import named_listing
+
+        for line in named_listing(names, place, quick=quick):
+            typer.echo(_wrapped(line))
+        return
     written = reproduce_all(names, place, quick=quick)
     for file in (file for one in written for file in one.files):
         typer.echo(file)
@@ -144,7 +159,8 @@ def _wrapped(line: str) -> str:
     """A line of the list as wide as the terminal, what goes on under what it goes on with."""
     from rich.console import Console
 
-    indent = " " * 9 if line.startswith(" ") else "  "
+    label = re.match(r" +\w+ +", line)  # of a line beneath a name
+    indent = " " * (label.end() if label else 2)
     return textwrap.fill(
         line, Console().width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

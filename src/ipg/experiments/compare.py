@@ -103,6 +103,7 @@ def comparison(
             for name in methods
         ),
         SPLIT,
+        unit="run",
     )
 
 

@@ -87,7 +87,7 @@ def run_study(
     done = _done(study, stores)
     missing = [trial for trial in study.trials if trial.key not in done]
     before = len(study.trials) - len(missing)
-    console.print(f"{study.name}: {number_of(len(study.trials), 'trial')}, {before} done", highlight=False)
+    console.print(f"{study.name}: {number_of(len(study.trials), study.unit)}, {before} done", highlight=False)
     for store in stores.values():
         store.tidy()
     if not missing:
@@ -104,7 +104,7 @@ def run_study(
                 elsewhere = _work_off(where, trials, view, failures)
         except KeyboardInterrupt:
             if not over.is_set():
-                stands = f"{len(_done(study, stores))} of {len(study.trials)} trials are done"
+                stands = f"{len(_done(study, stores))} of {len(study.trials)} {study.unit}s are done"
                 raise KeyboardInterrupt(f"stopped, {stands}; run the same command again to go on") from None
     tally = Tally(len(_done(study, stores)), view.failed, elsewhere, frozenset(failures))
     console.print(_summary(study, tally, over=over.is_set()), highlight=False, soft_wrap=True)
@@ -233,7 +233,7 @@ def terminable() -> Iterator[None]:
 
 
 def _summary(study: Study, tally: Tally, *, over: bool) -> str:
-    parts = [f"{study.name}: {tally.done} of {len(study.trials)} trials done"]
+    parts = [f"{study.name}: {tally.done} of {len(study.trials)} {study.unit}s done"]
     if tally.failed:
         parts.append(f"{tally.failed} failed, tried again when the command is given again")
     if tally.elsewhere:

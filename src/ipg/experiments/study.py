@@ -148,6 +148,8 @@ class Study:
     decides: str | None = None
     """What settings are chosen by: `average`, `worst_group`, or `pairs`, balanced accuracy times the share of held-out
     pairs that agree. Where nothing is said, what the epochs of all arms are selected by, else `average`."""
+    unit: str = "trial"
+    """What one of its trials is called while they are run."""
 
 
 @dataclass(frozen=True)

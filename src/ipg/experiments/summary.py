@@ -23,7 +23,9 @@ from ipg.experiments.reproduce.search import found_settings
 from ipg.experiments.verified import Verdict, claims, result_rows, verdict
 from ipg.methods import METHODS
 
-__all__ = ["FILE", "Standing", "Time", "packaged_standing", "packaged_verdict", "standings", "summary_text"]
+__all__ = [
+    "FILE", "Standing", "Time", "packaged_standing", "packaged_verdict", "standing_of", "standings", "summary_text",
+]  # fmt: skip
 
 FILE = "summary.json"
 
@@ -56,9 +58,14 @@ def standings(results: Path) -> dict[str, Standing]:
     for name in names():
         reproduction = load_reproduction(name)
         known = rows["dynamics" if reproduction.kind == "dynamics" else None]
-        own = {id(row): row for entry in measure(reproduction, known) for row in entry.rows}
-        found[name] = Standing(_done(reproduction, len(own), results), times_of(own.values()))
+        found[name] = standing_of(reproduction, known, results)
     return found
+
+
+def standing_of(reproduction: Reproduction, rows: Iterable[Row], results: Path) -> Standing:
+    """How a reproduction stands by `rows`, or by the searches in `results`."""
+    own = {id(row): row for entry in measure(reproduction, rows) for row in entry.rows}
+    return Standing(_done(reproduction, len(own), results), times_of(own.values()))
 
 
 def times_of(rows: Iterable[Row]) -> tuple[Time, ...]:

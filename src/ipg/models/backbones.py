@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ipg.models.extras import import_extra
 from ipg.models.fitting import classes_in, load_weights
 from ipg.models.head import renew_head
-from ipg.models.hub import is_unanswered, quiet_hub
+from ipg.models.hub import fetched, is_unanswered
 from ipg.models.image_model import ImageModel
 from ipg.models.normalization import Normalization
 from ipg.models.small import MODELS
@@ -25,7 +26,8 @@ __all__ = ["chosen_normalization", "headless_timm_model", "timm_model", "trained
 
 PRETRAINED = "pretrained"
 """As `weights`: those of timm's own hub."""
-HUBS = ("hf-hub:", "hf_hub:", "local-dir:")
+FOLDER = "local-dir:"
+HUBS = ("hf-hub:", "hf_hub:", FOLDER)
 """How names begin that timm looks up on a hub or in a folder."""
 
 
@@ -141,16 +143,21 @@ def _from_timm(name: str, weights: str | None, *, channels: int | None, classes:
 def _create(name: str, *, pretrained: bool, **options: Any) -> Any:
     """timm's `create_model`, for images of any size where the network can; its errors in our words."""
     timm = import_extra("timm", needed_for=f"model {name!r}")
+    state = torch.get_rng_state()
+
+    def made() -> Any:
+        torch.set_rng_state(state)  # an attempt before, without the weights, has drawn some
+        config = None if name.startswith(HUBS) else timm.get_pretrained_cfg(name, allow_unregistered=True)
+        if config is not None and config.fixed_input_size:
+            try:
+                return timm.create_model(name, pretrained=pretrained, dynamic_img_size=True, **options)
+            except TypeError as error:
+                if "dynamic_img_size" not in str(error):
+                    raise
+        return timm.create_model(name, pretrained=pretrained, **options)
+
     try:
-        with quiet_hub():
-            config = None if name.startswith(HUBS) else timm.get_pretrained_cfg(name, allow_unregistered=True)
-            if config is not None and config.fixed_input_size:
-                try:
-                    return timm.create_model(name, pretrained=pretrained, dynamic_img_size=True, **options)
-                except TypeError as error:
-                    if "dynamic_img_size" not in str(error):
-                        raise
-            return timm.create_model(name, pretrained=pretrained, **options)
+        return fetched(made, asks=not name.startswith(FOLDER) and (pretrained or name.startswith(HUBS)))
     except Exception as error:  # on weights that are damaged, or more than weights, it raises anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         if isinstance(error, OSError):

@@ -118,7 +118,9 @@ def _differentiate(ctx: Any, dy: Tensor, _mean: Tensor, _inverse: Tensor) -> tup
     if torch.is_grad_enabled():  # somebody will differentiate the gradient, too
         inputs = (x, bias, weight, shift)
         y = _written(*inputs, ctx.groups, ctx.eps, ctx.pooled)
-        return (*torch.autograd.grad(y, inputs, dy, create_graph=True), None, None, None)
+        wanted = [each for each in inputs if each.requires_grad]
+        found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+        return *(next(found) if each.requires_grad else None for each in inputs), None, None, None
     dx, parts = _fused_backward(dy, x, bias, weight, mean, inverse, ctx.groups)
     dweight, dshift, dbias = parts.sum(0).unbind()
     return dx, dbias, dweight, dshift, None, None, None

@@ -11,7 +11,7 @@ from torch import Tensor
 from ipg.models.backbones import HUBS, PRETRAINED, chosen_normalization, trained_timm_model
 from ipg.models.extras import import_extra
 from ipg.models.fitting import classes_in, load_weights
-from ipg.models.hub import is_unanswered, quiet_hub
+from ipg.models.hub import fetched, is_unanswered
 from ipg.models.image_model import ImageModel
 from ipg.models.normalization import NORMALIZATIONS, Normalization
 from ipg.models.weights import read_weights
@@ -78,8 +78,10 @@ def from_hugging_face(name: str, normalization: str | None) -> HuggingFaceModel:
     """An id on the hub, or a folder as `save_pretrained` writes it; code that comes along is not run."""
     library = import_extra("transformers", needed_for=f"hf:{name}")
     try:
-        with quiet_hub():
-            model = library.AutoModelForImageClassification.from_pretrained(name, trust_remote_code=False)
+        model = fetched(
+            lambda: library.AutoModelForImageClassification.from_pretrained(name, trust_remote_code=False),
+            asks=not Path(name).exists(),
+        )
     except Exception as error:  # on weights that are damaged, or more than weights, it raises anything
         if is_unanswered(error):
             raise ValueError(
@@ -99,8 +101,10 @@ def from_hugging_face(name: str, normalization: str | None) -> HuggingFaceModel:
 def _processing(library: Any, name: str) -> Normalization | None:
     """What its image processor does to images in [0, 1]; None where it has none."""
     try:
-        with quiet_hub():
-            config = library.AutoImageProcessor.from_pretrained(name, trust_remote_code=False).to_dict()
+        config = fetched(
+            lambda: library.AutoImageProcessor.from_pretrained(name, trust_remote_code=False).to_dict(),
+            asks=not Path(name).exists(),
+        )
     except (ImportError, OSError, ValueError):
         return None
     if not config.get("do_normalize", True):

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.table import ImageTable
-from ipg.models.hub import is_unanswered, quiet_hub
+from ipg.models.hub import fetched, is_unanswered
 from ipg.pairs.balance import deal
 from ipg.pairs.plan import Plan
 from ipg.pairs.references import name_of, to_rgb
@@ -196,10 +196,12 @@ def lazy_kontext(model: str = KONTEXT, *, device: str = "cuda", side: int = 1024
     @cache
     def load() -> Kontext:
         try:
-            with quiet_hub():
-                pipeline = diffusers.FluxKontextPipeline.from_pretrained(
+            pipeline = fetched(
+                lambda: diffusers.FluxKontextPipeline.from_pretrained(
                     model, dtype=torch.bfloat16, use_safetensors=True, trust_remote_code=False
-                )
+                ),
+                asks=not Path(model).exists(),
+            )
         except (OSError, ValueError) as error:
             reason: object = error
             if is_unanswered(error):

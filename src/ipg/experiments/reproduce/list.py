@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ipg.experiments.arms import Row, run_of
 from ipg.experiments.progress import duration
-from ipg.experiments.reproduce.plan import Reproduction, load_reproduction, names, shared, title_of
-from ipg.experiments.summary import Standing, packaged_standing, standings
+from ipg.experiments.reproduce.plan import (
+    Reproduction,
+    chosen_datasets,
+    load_reproduction,
+    names,
+    shared,
+    title_of,
+)
+from ipg.experiments.reproduce.queue import Asked, left_of, rows_of
+from ipg.experiments.reproduce.rows import without_row
+from ipg.experiments.reproduce.run import ALL, Place, asked_for
+from ipg.experiments.reproduce.search import found_settings
+from ipg.experiments.summary import Standing, packaged_standing, standing_of, standings
+from ipg.words import are, number_of, ranges
 
-__all__ = ["listing", "needs", "takes"]
+__all__ = ["listing", "named_listing", "needs", "takes"]
 
 
 def listing(results: Path) -> Iterator[str]:
@@ -18,13 +31,70 @@ def listing(results: Path) -> Iterator[str]:
     known = standings(results)
     at_hand = any(found.done for found in known.values())
     for name in names():
-        reproduction, here = load_reproduction(name), known[name]
-        there = None if at_hand else packaged_standing(name)
-        yield f"{name}: {reproduction.title}" + (f" ({reproduction.paper})" if reproduction.paper else "")
-        yield f"  needs  {needs(reproduction)}"
-        yield f"  takes  {takes(reproduction, there or here)}"
-        yield f"  done   {_done(reproduction, here, there)}"
+        yield from _lines(load_reproduction(name), known[name], None if at_hand else packaged_standing(name))
     yield "ipg reproduce NAME --quick runs a small version of any of them on embedded images."
+
+
+def named_listing(given: Sequence[str], place: Place, *, quick: bool = False) -> Iterator[str]:
+    """The same on those of these names, with what is missing of what is asked for, and what would be run of it.
+
+    `all` is the list of all.
+
+    Raises:
+        ConfigError: what `reproduce_all` raises.
+    """
+    if ALL in given:
+        for name in given:
+            if name != ALL:
+                load_reproduction(name)
+        yield from listing(place.results)
+        return
+    asked = asked_for(given, place, quick=quick)
+    rows = rows_of(asked)
+    as_packaged = not quick and place.network is None and not any(rows.values())
+    for one in asked:
+        reproduction, own = one.reproduction, rows[one.results, one.kind]
+        there = packaged_standing(reproduction.name) if as_packaged else None
+        yield from _lines(reproduction, standing_of(reproduction, own, one.results), there)
+        for what in _searches(one, place) if reproduction.kind == "search" else _settings(one, own):
+            yield f"  missing  {what}"
+    if any(one.trials for one in asked):
+        left = left_of(asked, rows, {} if quick else place.data_paths)
+        count = len(left.entries)
+        if count:
+            yield f"Without --list {number_of(count, 'trial')} {are(count)} run."
+        else:
+            yield "Nothing of it can be run here." if left.obstacles else "Nothing is left to run."
+        yield from left.told()
+
+
+def _lines(reproduction: Reproduction, here: Standing, there: Standing | None) -> Iterator[str]:
+    """What it is, what it needs, how long it takes and what is done."""
+    yield f"{reproduction.name}: {reproduction.title}" + (f" ({reproduction.paper})" if reproduction.paper else "")
+    yield f"  needs  {needs(reproduction)}"
+    yield f"  takes  {takes(reproduction, there or here)}"
+    yield f"  done   {_done(reproduction, here, there)}"
+
+
+def _settings(one: Asked, rows: Sequence[Row]) -> Iterator[str]:
+    """Every setting on every data set of which a trial is asked for and has no row."""
+    asked = {run_of(trial) for trial in one.trials}
+    missing = {run_of(trial) for trial in without_row(one.reproduction, rows, one.trials)}
+    for cell in one.reproduction.cells:
+        runs = {(trial.dataset, trial.seed): run_of(trial) for trial in cell.trials}
+        for dataset in dict.fromkeys(dataset for dataset, _ in runs):
+            of_seed = {seed: run for (data, seed), run in runs.items() if data == dataset and run in asked}
+            if left := [seed for seed, run in of_seed.items() if run in missing]:
+                seeds = f"seed{'' if len(left) == 1 else 's'} {ranges(left)}"
+                yield f"{title_of(dataset)}: {cell.name} ({len(left)} of {len(of_seed)}: {seeds})"
+
+
+def _searches(one: Asked, place: Place) -> Iterator[str]:
+    """Data sets whose settings have not been searched for."""
+    found = found_settings(one.reproduction, one.results / one.reproduction.name)
+    for dataset in chosen_datasets(found, place.only):
+        if found[dataset] is None:
+            yield f"{title_of(dataset)}: its search"
 
 
 def needs(reproduction: Reproduction) -> str:

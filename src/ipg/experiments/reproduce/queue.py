@@ -9,7 +9,8 @@ GPU.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +24,12 @@ from ipg.experiments.runner import run_study
 from ipg.experiments.study import Study, Trial
 from ipg.experiments.trial import run_trial
 from ipg.experiments.workers import suitable_workers
-from ipg.words import listed
+from ipg.words import listed, number_of
 
-__all__ = ["Asked", "Run", "run_missing"]
+__all__ = ["Asked", "Left", "Run", "left_of", "rows_of", "run_missing"]
 
+AllRows = dict[tuple[Path, str | None], list[Row]]
+"""Rows that may count, by folder and kind."""
 MOST_NAMED = 3
 """So many reproductions give a queue their names."""
 
@@ -80,6 +83,20 @@ class _Entry:
     asked: Asked
 
 
+@dataclass(frozen=True)
+class Left:
+    """What is left to run of several reproductions."""
+
+    entries: tuple[_Entry, ...]
+    """Each run once, in the order of the queue."""
+    obstacles: tuple[str, ...]
+    """Why a trial cannot be run here, of each that cannot."""
+
+    def told(self) -> list[str]:
+        """What cannot be run, in words."""
+        return [f"not run: {number_of(count, 'trial')}, for {why}" for why, count in Counter(self.obstacles).items()]
+
+
 def run_missing(asked: Sequence[Asked], place: Place) -> list[Run]:
     """Run the trials without a row that are asked for, as far as their files are there; how each reproduction stands.
 
@@ -87,7 +104,7 @@ def run_missing(asked: Sequence[Asked], place: Place) -> list[Run]:
         DataError: nothing can be run, and there is not a row.
     """
     begun, over = time.monotonic(), False
-    entries = _left(asked, place) if place.run else []
+    entries = _left(asked, place) if place.run else ()
     failed: set[Hashable] = set()
     for queue in sorted({entry.asked.queue for entry in entries}):
         time_left = None if place.limit is None else place.limit - (time.monotonic() - begun)
@@ -97,35 +114,44 @@ def run_missing(asked: Sequence[Asked], place: Place) -> list[Run]:
         own = [entry for entry in entries if entry.asked.queue == queue]
         failures, over = _work_off(own, place, time_left)
         failed |= {entry.run for entry in own if entry.trial.key in failures}
-    rows = _rows(asked)
+    rows = rows_of(asked)
     return [_stands(one, rows[one.results, one.kind], entries, failed, over=over) for one in asked]
 
 
-def _rows(asked: Iterable[Asked]) -> dict[tuple[Path, str | None], list[Row]]:
+def rows_of(asked: Iterable[Asked]) -> AllRows:
     """The rows that may count, by folder and kind."""
     return {source: all_rows(*source) for source in {(one.results, one.kind) for one in asked}}
 
 
-def _left(asked: Sequence[Asked], place: Place) -> list[_Entry]:
-    """What is to be run, each once, in the order of the queue; what cannot be run is told."""
+def left_of(asked: Sequence[Asked], rows: AllRows, data_paths: Mapping[str, str]) -> Left:
+    """What has no row in `rows`, see `rows_of`, and what of it cannot be run with the data there is."""
     entries: list[_Entry] = []
     obstacles: list[str] = []
     seen: set[Hashable] = set()
-    known, any_rows = _rows(asked), False
     for one in asked:
-        rows = known[one.results, one.kind]
         runs = {trial.key: run for run, trial in one.runs().items() if run not in seen}
         seen |= set(runs.values())
         own = [trial for trial in one.trials if trial.key in runs]
-        left = missing(one.reproduction, rows, place.data_paths, own)
+        left = missing(one.reproduction, rows[one.results, one.kind], data_paths, own)
         entries += [_Entry(runs[trial.key], trial, one) for trial in left.trials]
         obstacles += left.obstacles.values()
-        any_rows = any_rows or any(found.rows for found in measure(one.reproduction, rows))
-    if obstacles and not entries and not any_rows:
-        raise DataError(f"nothing of {_named(one.reproduction.name for one in asked)} can be run here: {obstacles[0]}")
-    for why in dict.fromkeys(obstacles):
-        place.say(f"not run: {obstacles.count(why)} trials, for {why}")
-    return sorted(entries, key=lambda entry: entry.trial.seed)
+    return Left(tuple(sorted(entries, key=lambda entry: entry.trial.seed)), tuple(obstacles))
+
+
+def _left(asked: Sequence[Asked], place: Place) -> Sequence[_Entry]:
+    """What is to be run; what cannot be is told."""
+    rows = rows_of(asked)
+    left = left_of(asked, rows, place.data_paths)
+    if left.obstacles and not left.entries and not any(_any_rows(one, rows) for one in asked):
+        names = _named(one.reproduction.name for one in asked)
+        raise DataError(f"nothing of {names} can be run here: {left.obstacles[0]}")
+    for line in left.told():
+        place.say(line)
+    return left.entries
+
+
+def _any_rows(one: Asked, rows: AllRows) -> bool:
+    return any(found.rows for found in measure(one.reproduction, rows[one.results, one.kind]))
 
 
 def _work_off(entries: Sequence[_Entry], place: Place, limit: float | None) -> tuple[frozenset[str], bool]:

@@ -18,7 +18,7 @@ from ipg.experiments.reproduce.plan import Cell, Reproduction, shared
 from ipg.experiments.store import read_rows
 from ipg.experiments.study import Trial
 
-__all__ = ["Measured", "Missing", "all_rows", "data_obstacle", "measure", "missing", "obstacle"]
+__all__ = ["Measured", "Missing", "all_rows", "data_obstacle", "measure", "missing", "obstacle", "without_row"]
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,11 @@ def missing(
 
     They come seed by seed, so that a run that is interrupted leaves whole tables of fewer seeds.
     """
-    known = _Known(reproduction, rows)
     trials: list[Trial] = []
     obstacles: dict[str, str] = {}
     asked: dict[str, str | None] = {}
     asked_for = reproduction.trials if trials_asked is None else trials_asked
-    for trial in sorted(asked_for, key=lambda trial: trial.seed):
-        if known.row_of(trial) is not None:
-            continue
+    for trial in sorted(without_row(reproduction, rows, asked_for), key=lambda trial: trial.seed):
         path = data_paths.get(trial.dataset, data_paths.get(""))
         if trial.dataset not in asked:
             asked[trial.dataset] = data_obstacle(trial.dataset, path)
@@ -126,6 +123,12 @@ def missing(
         else:
             obstacles[trial.key] = why
     return Missing(tuple(trials), obstacles)
+
+
+def without_row(reproduction: Reproduction, rows: Iterable[Row], trials: Iterable[Trial]) -> list[Trial]:
+    """Those of `trials` that have not been run."""
+    known = _Known(reproduction, rows)
+    return [trial for trial in trials if known.row_of(trial) is None]
 
 
 def obstacle(config: RunConfig, path: str | None) -> str | None:

@@ -34,7 +34,7 @@ from ipg.experiments.study import Trial
 from ipg.files import write_text
 from ipg.words import listed
 
-__all__ = ["ALL", "Place", "Written", "reproduce", "reproduce_all"]
+__all__ = ["ALL", "Place", "Written", "asked_for", "reproduce", "reproduce_all"]
 
 ALL = "all"
 """In the place of a name: everything but searches, which take a hundred trials each."""
@@ -58,7 +58,7 @@ def reproduce_all(given: Sequence[str], place: Place, *, quick: bool = False) ->
     begun = time.monotonic()
     if quick:
         place = replace(place, data_paths={})  # embedded images lie nowhere
-    asked = _asked(given, place, quick=quick)
+    asked = asked_for(given, place, quick=quick)
     of_trials = [one for one in asked if one.reproduction.kind in _OF_TRIALS]
     written = [
         _OF_TRIALS[one.reproduction.kind](one, ran)
@@ -71,8 +71,8 @@ def reproduce_all(given: Sequence[str], place: Place, *, quick: bool = False) ->
     return written
 
 
-def _asked(given: Sequence[str], place: Place, *, quick: bool) -> list[Asked]:
-    """What is asked for of every reproduction that is named."""
+def asked_for(given: Sequence[str], place: Place, *, quick: bool) -> list[Asked]:
+    """What is asked for of every reproduction that is named, see `reproduce_all`."""
     wanted = list(dict.fromkeys(name for one in given for name in (names() if one == ALL else [one])))
     several = len(wanted) > 1
     known = [load_reproduction(name, quick=quick) for name in wanted]

@@ -1,0 +1,22 @@
+"""Small things that sentences are made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipg.words import ranges
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([], ""),
+        ([3], "3"),
+        ([1, 0], "0 and 1"),
+        (range(10), "0 to 9"),
+        ([9, 0, 2, 5, 6, 7, 8], "0, 2 and 5 to 9"),
+        ([0, 1, 3, 4, 5, 0], "0, 1 and 3 to 5"),
+    ],
+)
+def test_ranges(numbers: list[int], expected: str) -> None:
+    assert ranges(numbers) == expected
