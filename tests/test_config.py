@@ -116,6 +116,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "every": [0, -4, "often", "1.5"],
     "floor": [0.0],
     "jitter": [-0.1, float("inf")],
+    "restarts": [-1],
     "seed": [-1, 2**63, 10**400],
     "split_seed": [-1, 2**63],
 }

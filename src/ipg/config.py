@@ -259,11 +259,11 @@ _RANGES: dict[str, tuple[Any, str]] = {
     "pair_batch": (lambda v: v >= 1, "at least 1"),
     "held_out_pairs": (lambda v: v >= 0, "at least 0"),
     "alpha": (lambda v: 0 <= v < 1, "0 <= alpha < 1"),
-    "restarts": (lambda v: v >= 0, "at least 0"),
     "tau": (lambda v: 0 <= v <= 1, "0 <= tau <= 1, a share of the pairs"),
     "every": (lambda v: v == "auto" or v >= 1, "at least 1 iteration, or auto"),
     "floor": (lambda v: v > 0, "a positive number"),
     "jitter": (lambda v: v >= 0, "at least 0"),
+    "restarts": (lambda v: v >= 0, "at least 0"),
     "seed": (lambda v: 0 <= v < 2**63, "a whole number from 0 to 2**63 - 1"),
     "split_seed": (lambda v: 0 <= v < 2**63, "a whole number from 0 to 2**63 - 1"),
 }
@@ -276,7 +276,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Method": ("method", "options"),
     "Pairs and guidance": (
         "pairs", "pair_builder", "pair_batch", "held_out_pairs", "alpha", "tau", "margin", "every", "floor",
-        "batch_norm", "distance", "strict", "jitter",
+        "batch_norm", "distance", "strict", "jitter", "restarts",
     ),
     "Training": (
         "epochs", "steps", "batch", "learning_rate", "schedule", "warmup", "optimizer", "weight_decay", "crop", "flip",

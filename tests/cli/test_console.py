@@ -52,6 +52,17 @@ def test_a_line_says_what_there_is_and_no_more() -> None:
     assert written(console) == "erm\n  epoch 2/6  loss 1e+06\n  epoch 3/6  loss nan  test 25.0\n"
 
 
+def test_a_run_that_begins_again_says_so_and_not_again_what_it_is() -> None:
+    console = screen(terminal=False)
+    listener = ConsoleListener(console, label="ipg")
+    listener.about = "about"
+    listener.started(RunConfig(), step=0, total=10)
+    listener.restarted(RuntimeError("why"), number=2, rate=2.5e-5)
+    listener.started(RunConfig(), step=0, total=10)
+    said = "  collapsed: begins again with half the learning rate, 2.5e-05 (restart 2)"
+    assert written(console).splitlines() == ["ipg", "  about", said, "ipg"]
+
+
 def test_without_a_terminal_there_is_no_bar() -> None:
     console = screen(terminal=False)
     with watching(console, label="ipg") as listener:

@@ -54,7 +54,7 @@ def problems(tmp_path: Path, text: str) -> list[str]:
 def test_the_trials_of_a_file(tmp_path: Path) -> None:
     study = study_of(tmp_path)
     assert (study.name, study.metrics_split) == ("small", "test")
-    base: dict[str, Any] = {"epochs": 3, "precision": "fp32"}
+    base: dict[str, Any] = {"epochs": 3, "precision": "fp32", "restarts": 0}
     erm = RunConfig(data="colored_fashion", method="erm", alpha=0.5, **base)
     joint = RunConfig(data="colored_fashion_noisy", method="joint", alpha=0.2, options={"order": "sum"}, seed=7, **base)
     assert study.trials == (
@@ -112,9 +112,24 @@ def test_a_trial_works_out_its_key_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_settings_that_joined_have_their_old_value_by_default() -> None:
+    """But for restarts, which trials of studies have only where the study says so."""
     settings = RunConfig().flat()
-    assert all(settings[name] == value for name, value in ADDED.items() if name in settings)
+    differing = {name for name, value in ADDED.items() if settings.get(name, value) != value}
+    assert differing == {"restarts"}
     assert "engine" in settings
+
+
+def test_a_collapse_is_a_result_unless_a_study_says_otherwise(tmp_path: Path) -> None:
+    text = 'dataset = "colored_fashion"\nseeds = 1\n{}\n[[arm]]\nmethod = "{}"\nprotocol = "p"\n'
+    keys: dict[tuple[str, int], str] = {}
+    for method in ("ipg", "erm"):
+        for count in (0, 2):
+            base = f"[base]\nrestarts = {count}" if count else ""
+            (trial,) = load_study(written(tmp_path, text.format(base, method))).trials
+            assert trial.config.restarts == count
+            keys[method, count] = trial.key
+    assert keys["ipg", 0] != keys["ipg", 2]
+    assert keys["erm", 0] == keys["erm", 2]  # nothing collapses
 
 
 def test_the_rows_in_results_are_those_of_the_studies(repo_root: Path) -> None:

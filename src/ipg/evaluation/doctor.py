@@ -154,10 +154,10 @@ def run_begun_again(log: RunLog) -> Finding | None:
     return Finding(
         "run begun again",
         "note",
-        f"Training collapsed and began again {times}, each time with half the learning rate{now}. The run is sound; the "
-        f"time of all attempts is counted.",
-        "To save that time, give the lower --learning-rate from the start, or warm it up with --warmup 300; other seeds "
-        "may collapse as well.",
+        f"Training collapsed and began again {times}, each time with half the learning rate{now}. The run is sound; "
+        f"the time of all attempts is counted.",
+        "To save that time, give the lower --learning-rate from the start, or warm it up with --warmup 300; other "
+        "seeds may collapse as well.",
     )
 
 
