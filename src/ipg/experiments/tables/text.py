@@ -54,6 +54,7 @@ PROTOCOLS = {
     "decision": "our settings, line moved",
     "ours": "fewer corrections",
     "repair": "repaired",
+    "restarts": "begun again where collapsed",
 }
 NONE = "–"
 
