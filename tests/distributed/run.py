@@ -1,6 +1,7 @@
 """One process of a run in float64: `python run.py FOLDER METHOD [SIGNAL RANK STEP]` under torchrun's variables.
 
-With a signal, the process of that rank sends it to itself after that step.
+With a signal, the process of that rank sends it to itself after that step; with COLLAPSE in its place the run collapses
+there in its first attempt, in every process.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
+from ipg.guidance import CollapseError
 from ipg.training import loop
 from ipg.training.distributed import ProcessLostError, processes
 from ipg.training.interrupt import Interrupted, StopRequest
@@ -78,11 +80,13 @@ def main() -> int:
     folder, method, *trouble = sys.argv[1:]
     torch.set_num_threads(1)
     if trouble:
-        number, rank, step = getattr(signal, trouble[0]), trouble[1], int(trouble[2])
+        number, rank, step = getattr(signal, trouble[0], None), trouble[1], int(trouble[2])
         original = loop.Training._between_steps
 
         def tripped(self: loop.Training, request: StopRequest) -> None:
-            if self.progress.step == step and os.environ.get("RANK", "0") == rank:
+            if number is None and (self.progress.step, self.progress.restarts) == (step, 0):
+                raise CollapseError("collapsed")
+            if number is not None and self.progress.step == step and os.environ.get("RANK", "0") == rank:
                 os.kill(os.getpid(), number)
             original(self, request)
 

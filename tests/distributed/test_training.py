@@ -130,6 +130,15 @@ def test_a_run_goes_on_with_another_number_of_processes(
 
 
 @pytest.mark.slow
+def test_many_processes_begin_again_as_one_does(train: Train, tmp_path: Path) -> None:
+    for count, name in ((1, "one"), (2, "two")):
+        codes, said = train(count, tmp_path / name, "ipg", "COLLAPSE", 0, 17)
+        assert codes == [0] * count, said
+        assert json.loads((tmp_path / name / "result.json").read_text())["restarted"] == 1
+    assert_same(tmp_path / "two", tmp_path / "one")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_process_ends_the_others_clearly_and_the_run_can_go_on(
     train: Train, alone: Callable[[str], Path], tmp_path: Path, rank: int

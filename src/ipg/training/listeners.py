@@ -61,6 +61,10 @@ class TensorBoard(Listener):
         """Open the file; not before, since a run takes no folder that holds something already."""
         self._writer = self._open()
 
+    def restarted(self, error: Exception, *, number: int, rate: float) -> None:
+        """Close the file: what follows is a run of its own, by the same name."""
+        self._writer.close()
+
     def epoch(self, row: Mapping[str, Any]) -> None:
         """All numbers of the row, under names such as `test/worst_group`."""
         for name, value in _numbers(row):

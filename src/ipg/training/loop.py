@@ -121,8 +121,9 @@ def train(
         placed = materials.to(device, resident=config.resident)
         beginning = _weights(placed.model) if config.restarts else {}
         assemble = partial(Training, config, placed, device, listeners, evaluate_on, team, first, evaluate_once)
+        attempt = stack.enter_context(ExitStack())
         run = assemble()  # may refuse
-        stack.callback(run.method.close)
+        attempt.callback(run.method.close)
         if folder is not None:
             home = run.home = RunFolder(folder)
             team.first(lambda: stack.enter_context(home.claim(identity, origin)))
@@ -131,11 +132,12 @@ def train(
         request = stack.enter_context(stop_on_signals())
         while (outcome := run.go(request)) is None:
             place, progress = run.home, run.again()
-            run.method.close()
-            del run  # and what it holds on the device
+            attempt.close()
+            del run
+            gc.collect()  # or what it holds on the device would lie there beside the next
             placed.model.load_state_dict(beginning)
             run = assemble()
-            stack.callback(run.method.close)
+            attempt.callback(run.method.close)
             run.home, run.progress = place, progress
         return outcome
 
