@@ -54,17 +54,38 @@ def test_irm_deals_shuffled_digits_in_turn(tables: dict[Protocol, ImageTable]) -
     assert set(table.environment[:50_000][place % 2 == 1].tolist()) == {0}  # e = 0.1
 
 
-def test_dair_takes_the_first_and_the_last_third(digits: Digits) -> None:
+def test_dair_trains_on_the_first_third_tests_on_the_last_and_searches_between(digits: Digits) -> None:
     table = colored_mnist.load(digits, protocol="dair")
-    assert sizes(table) == {("train", 1): 20_000, ("test", 2): 20_000}
+    assert sizes(table) == {("train", 1): 20_000, ("search", 2): 20_000, ("test", 2): 20_000}
+    assert table.splits == ("train", "validation", "search", "test")
     assert table.name == "colored_mnist_dair"
-    rows = torch.cat([torch.arange(20_000), torch.arange(40_000, 60_000)])
-    assert torch.equal(table.content, digits.labels[rows])
-    assert table.images.shape == (40_000, 3, 28, 28)
+    assert table.images.shape == (60_000, 3, 28, 28)
     assert not table.images[:, 2].any()
-    assert torch.equal(table.images[:, :2].amax(dim=1), digits.images[rows])
-    for environment, accuracy in ((1, 0.8), (2, 0.1)):
-        check_share((table.attribute == table.label)[table.environment == environment], accuracy)
+    for split, first, agreement in (("train", 0, 0.8), ("search", 20_000, 0.1), ("test", 40_000, 0.1)):
+        part, rows = table.part(split), slice(first, first + 20_000)  # so no digit is in two splits
+        assert torch.equal(part.content, digits.labels[rows])
+        assert torch.equal(part.images.amax(dim=1), digits.images[rows])
+        check_share(part.attribute == part.label, agreement)
+        check_share(part.label == (part.content < 5), 0.75)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_what_dair_searches_with_leaves_training_and_test_as_they_were(digits: Digits, seed: int) -> None:
+    """By hand as before there was such a split: 40,000 wrong labels or not, then as many colours."""
+    generator = torch.Generator().manual_seed(seed)
+    wrong, other = (torch.rand(40_000, generator=generator) for _ in range(2))
+    rows = torch.cat([torch.arange(20_000), torch.arange(40_000, 60_000)])
+    label = (digits.labels[rows] < 5) ^ (wrong < 0.25)
+    color = label ^ (other < torch.tensor([0.2, 0.9]).repeat_interleave(20_000))
+    table = colored_mnist.load(digits, protocol="dair", seed=seed)
+    for split, here in (("train", slice(0, 20_000)), ("test", slice(20_000, 40_000))):
+        part = table.part(split)
+        assert table.indices(split).tolist() == list(range(40_000))[here]
+        assert torch.equal(part.label, label[here].long())
+        assert torch.equal(part.attribute, color[here].long())
+        drawn = part.images[torch.arange(20_000), part.attribute]
+        assert torch.equal(drawn, digits.images[rows[here]])
+        assert torch.equal(part.images.sum(dim=1), drawn.long())  # the other channels are black
 
 
 @pytest.mark.parametrize("test", [0, 1, 2])
@@ -189,4 +210,16 @@ def test_real_digits(mnist: Digits) -> None:
         "validation": [3962, 653, 731, 3986],
         "search": [255, 2086, 2092, 233],
         "test": [974, 8373, 8429, 891],
+    }
+
+
+def test_real_digits_of_dair(mnist: Digits) -> None:
+    """Pinned; those of `train` and `test` were so before there was a split to search with."""
+    table = colored_mnist.load(mnist, protocol="dair")
+    groups = {split: table.part(split).group.bincount(minlength=4).tolist() for split in table.splits}
+    assert groups == {
+        "train": [7923, 1940, 2001, 8136],
+        "validation": [0, 0, 0, 0],
+        "search": [1068, 8853, 9132, 947],
+        "test": [1032, 8888, 9141, 939],
     }

@@ -119,6 +119,20 @@ def test_what_the_scripts_were_run_with() -> None:
     assert 20_000 / 157 <= 128 < 20_000 / 156  # an epoch is a pass
 
 
+def test_the_weight_of_dair_is_looked_for_without_test_digits() -> None:
+    """All weights of the authors' lists, by what is run on test digits but for the weight, with other seeds."""
+    study = find_study("colored_mnist_originals_tuning")
+    assert (study.metrics_split, study.decides) == ("search", "average")
+    assert {trial.seed for trial in study.trials} == {101, 102}
+    weights = [0, 1, 2, 3, 4, 5, *range(10, 101, 10)]
+    assert [trial.config.options["weight"] for trial in study.trials if trial.seed == 101] == weights
+    tested = [trial for trial in find_study("colored_mnist_originals").trials if trial.method == "dair"]
+    assert not {trial.seed for trial in tested} & {trial.seed for trial in study.trials}
+    for trial in (*tested, *study.trials):
+        changed = trial.config.with_changes(seed=0, options={**trial.config.options, "weight": 1})
+        assert (changed, trial.dataset) == (tested[0].config, "colored_mnist_dair")
+
+
 def test_plain_trainings_weight_decay_is_the_authors_l2() -> None:
     """The derivative of l2 ‖θ‖² is 2 l2 θ, which Adam's weight decay adds to the gradient."""
     trials = {trial.method: trial for trial in find_study("colored_mnist_originals").trials}

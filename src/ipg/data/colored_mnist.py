@@ -20,7 +20,8 @@ so shape gives 75 % everywhere, colour 90, 80 and 10 %. Protocols:
   `validation` is there and empty.
 - `dair`: that of Huang et al., "Robustness through Data Augmentation Loss Consistency", TMLR 2022. Of the 60,000
   training digits the first 20,000 are `train` (environment 1 alone) and the last 20,000 `test` (environment 2), at
-  28x28, with a third channel that is black. It has no hold-out either.
+  28x28, with a third channel that is black. The 20,000 between, which their code leaves unused, are `search`, coloured
+  as `test` is; `validation` is there and empty.
 
 Differs from DomainBed: one seed draws everything, where DomainBed draws the hold-out from a hash of seed and
 environment; and the hold-out is the first fifth of an environment, whose order is random already.
@@ -68,6 +69,8 @@ class _Layout(NamedTuple):
     split: Tensor  # (N,)
     environment: Tensor  # (N,)
     splits: tuple[str, ...]
+    joined: int = 0
+    """How many of the last rows are drawn after all others, which have the same bits with and without them."""
 
 
 def load(
@@ -80,9 +83,9 @@ def load(
 ) -> ImageTable:
     """Load ColoredMNIST.
 
-    Row i is the i-th digit of MNIST whatever the seed (of `dair`, the i-th of those it uses). Its place in the splits,
-    whether its label is flipped and its colour are drawn from the seed, in this order: `paper`, `clean` and
-    `train_noise` of a seed have the same splits.
+    Row i is the i-th digit of MNIST whatever the seed (of `dair` those of `train` come first, then those of `test` and
+    of `search`). Its place in the splits, whether its label is flipped and its colour are drawn from the seed, in this
+    order: `paper`, `clean` and `train_noise` of a seed have the same splits.
 
     Args:
         mnist: the digits, or where they lie (`ipg.data.mnist.read`; default `ipg.data.mnist.default_path()`).
@@ -106,16 +109,17 @@ def load(
     digits = mnist if isinstance(mnist, Digits) else _digits(mnist)
     generator = torch.Generator().manual_seed(seed)
     if protocol == "irm":
-        rows, split, environment, splits = _arjovsky(digits.train, generator)
+        layout = _arjovsky(digits.train, generator)
     elif protocol == "dair":
-        rows, split, environment, splits = _huang(digits.train)
+        layout = _huang(digits.train)
     else:
-        rows, split, environment, splits = _domainbed(len(digits.labels), generator, 2 if test is None else test)
+        layout = _domainbed(len(digits.labels), generator, 2 if test is None else test)
 
-    digit, n = digits.labels[rows], len(rows)
+    rows, split, environment, splits, joined = layout
+    digit = digits.labels[rows]
     clean = digit < 5
-    label = clean ^ chance(0.0 if protocol == "clean" else LABEL_NOISE, n, generator)
-    parted = chance(torch.tensor(ENVIRONMENTS)[environment], n, generator)
+    wrong, parted = _noise(environment, 0.0 if protocol == "clean" else LABEL_NOISE, joined, generator)
+    label = clean ^ wrong
     color = label ^ parted
     if protocol == "train_noise":
         color = clean ^ parted
@@ -133,6 +137,17 @@ def load(
         classes=("5 to 9", "0 to 4"),
         attributes=COLORS,
     )
+
+
+def _noise(environment: Tensor, noise: float, joined: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Which labels are wrong, and where colour and label part; the last `joined` rows are drawn after the others."""
+    first = len(environment) - joined
+    drawn = [
+        (chance(noise, len(part), generator), chance(torch.tensor(ENVIRONMENTS)[part], len(part), generator))
+        for part in (environment[:first], environment[first:])
+    ]
+    wrong, parted = zip(*drawn, strict=True)
+    return torch.cat(wrong), torch.cat(parted)
 
 
 def _domainbed(n: int, generator: torch.Generator, test: int) -> _Layout:
@@ -153,10 +168,14 @@ def _arjovsky(n: int, generator: torch.Generator) -> _Layout:
 
 
 def _huang(n: int) -> _Layout:
-    """The first third of MNIST's training part (20,000) for training, the last for testing."""
-    rows = torch.cat([torch.arange(n // 3), torch.arange(n - n // 3, n)])
-    later = (rows >= n // 3).long()
-    return _Layout(rows, 2 * later, 1 + later, ("train", "validation", "test"))
+    """The first third of MNIST's training part (20,000) for training, the last for testing, the one between to search.
+
+    That joined later, at the end.
+    """
+    third = n // 3
+    rows = torch.cat([torch.arange(third), torch.arange(n - third, n), torch.arange(third, n - third)])
+    split = torch.tensor([0, 3, 2]).repeat_interleave(torch.tensor([third, third, n - 2 * third]))
+    return _Layout(rows, split, 1 + (split > 0).long(), ("train", "validation", "search", "test"), n - 2 * third)
 
 
 def _resize(grey: Tensor, protocol: Protocol, size: int | None) -> Tensor:
