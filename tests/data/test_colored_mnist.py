@@ -42,9 +42,30 @@ def test_split_sizes_are_domainbeds(tables: dict[Protocol, ImageTable], protocol
 
 def test_irm_sizes_and_empty_validation(tables: dict[Protocol, ImageTable]) -> None:
     table = tables["irm"]
-    assert sizes(table) == {("train", 0): 25_000, ("train", 1): 25_000, ("test", 2): 10_000}
+    assert sizes(table) == {("train", 0): 25_000, ("train", 1): 25_000, ("search", 2): 10_000, ("test", 2): 10_000}
     assert len(table.indices("validation")) == 0
     assert table.indices("test").tolist() == list(range(50_000, 60_000))
+    assert table.indices("search").tolist() == list(range(60_000, 70_000))
+    for split in ("search", "test"):
+        part = table.part(split)
+        check_share(part.attribute == part.label, 0.1)
+        check_share(part.label == (part.content < 5), 0.75)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_what_irm_searches_with_leaves_training_and_test_as_they_were(digits: Digits, seed: int) -> None:
+    """By hand as before there was such a split: places, then 60,000 wrong labels or not, then as many colours."""
+    generator = torch.Generator().manual_seed(seed)
+    environment = torch.full((60_000,), 2)
+    environment[:50_000] = 1 - torch.randperm(50_000, generator=generator) % 2
+    wrong, other = (torch.rand(60_000, generator=generator) for _ in range(2))
+    label = (digits.labels[:60_000] < 5) ^ (wrong < 0.25)
+    color = label ^ (other < torch.tensor([0.1, 0.2, 0.9])[environment])
+    table = colored_mnist.load(digits, protocol="irm", seed=seed)
+    assert torch.equal(table.environment[:60_000], environment)
+    assert torch.equal(table.label[:60_000], label.long())
+    assert torch.equal(table.attribute[:60_000], color.long())
+    assert torch.equal(table.images.sum(dim=1)[:60_000], digits.images[:60_000, ::2, ::2].long())
 
 
 def test_irm_deals_shuffled_digits_in_turn(tables: dict[Protocol, ImageTable]) -> None:
@@ -174,8 +195,8 @@ def test_sizes_in_pixels(digits: Digits) -> None:
     small = Digits(digits.images[:90], digits.labels[:90], train=60)
     halved, irm = colored_mnist.load(small, size=14), colored_mnist.load(small, protocol="irm")
     assert torch.equal(halved.images.sum(dim=1), halve(small.images).long())
-    assert torch.equal(irm.images.sum(dim=1), small.images[:60, ::2, ::2].long())
-    assert colored_mnist.load(small, protocol="irm", size=28).images.shape == (60, 2, 28, 28)
+    assert torch.equal(irm.images.sum(dim=1), small.images[:, ::2, ::2].long())
+    assert colored_mnist.load(small, protocol="irm", size=28).images.shape == (90, 2, 28, 28)
 
 
 def test_same_seed_same_bits_and_other_seeds_draw_anew(digits: Digits) -> None:

@@ -16,8 +16,8 @@ so shape gives 75 % everywhere, colour 90, 80 and 10 %. Protocols:
   With `test` another environment may take the place of environment 2, which then is among those of training:
   DomainBed's figures are means over the three.
 - `irm`: Arjovsky's. Of the 60,000 training digits the first 50,000, shuffled, are `train` (even places environment 1,
-  odd ones 0) and the last 10,000 `test` (environment 2), at 14x14 by every second pixel. It has no hold-out: the split
-  `validation` is there and empty.
+  odd ones 0) and the last 10,000 `test` (environment 2), at 14x14 by every second pixel. MNIST's own 10,000 test
+  digits, which the authors leave unused, are `search`, coloured as `test` is; `validation` is there and empty.
 - `dair`: that of Huang et al., "Robustness through Data Augmentation Loss Consistency", TMLR 2022. Of the 60,000
   training digits the first 20,000 are `train` (environment 1 alone) and the last 20,000 `test` (environment 2), at
   28x28, with a third channel that is black. The 20,000 between, which their code leaves unused, are `search`, coloured
@@ -109,7 +109,7 @@ def load(
     digits = mnist if isinstance(mnist, Digits) else _digits(mnist)
     generator = torch.Generator().manual_seed(seed)
     if protocol == "irm":
-        layout = _arjovsky(digits.train, generator)
+        layout = _arjovsky(digits.train, len(digits.labels), generator)
     elif protocol == "dair":
         layout = _huang(digits.train)
     else:
@@ -158,13 +158,16 @@ def _domainbed(n: int, generator: torch.Generator, test: int) -> _Layout:
     return _Layout(torch.arange(n), split, environment, ("train", "validation", "search", "test"))
 
 
-def _arjovsky(n: int, generator: torch.Generator) -> _Layout:
-    """The first five sixths of MNIST's training part (50,000) for training, the rest for testing."""
+def _arjovsky(n: int, total: int, generator: torch.Generator) -> _Layout:
+    """The first five sixths of MNIST's training part (50,000) for training, the rest of it for testing.
+
+    MNIST's test part, to search with, joined later, at the end.
+    """
     train = n - n // 6
-    environment = torch.full((n,), 2)
+    environment = torch.full((total,), 2)
     environment[:train] = 1 - torch.randperm(train, generator=generator) % 2
-    rows = torch.arange(n)
-    return _Layout(rows, 2 * (rows >= train).long(), environment, ("train", "validation", "test"))
+    split = torch.tensor([0, 3, 2]).repeat_interleave(torch.tensor([train, n - train, total - n]))
+    return _Layout(torch.arange(total), split, environment, ("train", "validation", "search", "test"), total - n)
 
 
 def _huang(n: int) -> _Layout:
