@@ -257,6 +257,13 @@ def test_caveats_on_failed_and_collapsed_runs(plain: MethodRows) -> None:
     assert "broke off" not in text
 
 
+def test_caveats_on_runs_that_began_again(plain: MethodRows) -> None:
+    begun = row(0.5, 0.5) | {"restarted": 2}
+    text = said(make(plain, method("ipg", {0: begun, 1: row(0.5, 0.5)})))
+    assert "IPG collapsed and began again in 1 of 2 runs, each time with half the learning rate." in text
+    assert "ERM collapsed" not in text
+
+
 def test_caveats_on_runs_that_broke_off(plain: MethodRows) -> None:
     """One left a network to measure, the other did not."""
     stood, lost = (row(0.5, 0.5) | {"collapse": "the loss is NaN"} for _ in range(2))

@@ -68,8 +68,14 @@ def _missing(comparison: Comparison) -> Iterator[str]:
 
 
 def went_wrong(method: MethodRows) -> Iterator[str]:
-    """Runs of a method that learnt nothing, or broke off."""
+    """Runs of a method that learnt nothing, broke off, or had to begin again."""
     runs = number_of(len(method.rows), "run")
+    if method.restarted:
+        yield (
+            f"{method.name} collapsed and began again in {method.restarted} of {runs}, each time with half the "
+            f"learning rate. Their figures are of the last attempt, their time of all; with --restarts 0 they count as "
+            f"they collapse."
+        )
     if method.collapsed:
         yield (
             f"{method.name} gives every image the same class in {method.collapsed} of {runs}. They are counted; their "

@@ -51,6 +51,11 @@ class MethodRows:
         return sum(map(broke_off, self.rows.values()))
 
     @property
+    def restarted(self) -> int:
+        """How many runs collapsed, began again with a lower learning rate, and ended well."""
+        return sum("restarted" in row for row in self.rows.values())
+
+    @property
     def unmeasured(self) -> int:
         """How many of these left no network to measure."""
         return sum(map(unmeasured, self.rows.values()))
