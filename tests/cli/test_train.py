@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ipg.guidance import CollapseError
 from ipg.training import loop
 from ipg.training.checkpoint import load_checkpoint
 
@@ -189,6 +190,26 @@ def test_a_run_that_gives_every_image_one_class_ends_with_a_word_of_it(
     (line,) = [line for line in done.out.splitlines() if line.startswith("run gives every image the same class: ")]
     assert "Warm the learning rate up or change it (1.0), and train longer" in line
     assert "same class" not in ipg("train", *bars, "--method", "erm", "--epochs", "12", "--output", "learnt").out
+
+
+def test_a_run_that_began_again_says_so_now_and_when_it_is_read_back(
+    ipg, bars: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between = loop.Training._between_steps
+
+    def collapsing(self, request) -> None:
+        if (self.progress.step, self.progress.restarts) == (2, 0):
+            raise CollapseError("collapsed")
+        between(self, request)
+
+    monkeypatch.setattr(loop.Training, "_between_steps", collapsing)
+    command = ("train", *bars, "--method", "ipg", "--learning-rate", "0.004", "--output", tmp_path / "run")
+    ended = "Training collapsed and began again once, with half the learning rate, 0.002 where 0.004 was asked for"
+    out = ipg(*command).out
+    assert "  collapsed: begins again with half the learning rate, 0.002 (restart 1)" in out
+    assert ended in out
+    assert ended in ipg(*command).out
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["restarted"] == 1
 
 
 def test_a_refit_is_not_called_an_epoch(ipg, bars: list[str]) -> None:

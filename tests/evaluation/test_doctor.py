@@ -297,14 +297,14 @@ def test_one_epoch_is_too_few_to_say_that_nothing_moves() -> None:
     assert list(found(RunLog({}, rows(scale=1e-4, met=1.0, task_loss=0.6, pair_disagreement=0.0)[:1]))) == []
 
 
-@pytest.mark.parametrize(("restarts", "times"), [(1, "once"), (2, "2 times")])
+@pytest.mark.parametrize(("restarts", "times"), [(1, "once, with"), (2, "2 times, each with")])
 def test_a_run_that_began_again_is_told_of_with_its_rate(restarts: int, times: str) -> None:
     healthy = rows()
     begun = [{**row, "restarts": restarts} for row in healthy]
     assert "run begun again" not in found(RunLog({"learning_rate": 4e-4}, healthy))
     finding = found(RunLog({"learning_rate": 4e-4}, begun))["run begun again"]
     assert finding.severity == "note"
-    assert f"began again {times}, each time with half the learning rate, {4e-4 / 2**restarts:g}" in finding.meaning
+    assert f"began again {times} half the learning rate, {4e-4 / 2**restarts:g}" in finding.meaning
 
 
 def test_the_worst_comes_first() -> None:

@@ -52,7 +52,7 @@ def train(
     from rich.console import Console  # torch takes seconds to load: mistakes in the settings do not wait for it
 
     from ipg.cli.console import in_a_line, print_metrics, same_class, watching
-    from ipg.evaluation.doctor import RunLog, one_class_remedy
+    from ipg.evaluation.doctor import RunLog, one_class_remedy, run_begun_again
     from ipg.evaluation.groups import is_constant
     from ipg.evaluation.selection import kept_epoch
     from ipg.training.distributed import processes
@@ -83,6 +83,9 @@ def train(
     title = f"Test images, % right, after {after} (kept by rule: {result['selection']})"
     print_metrics(console, [(chosen.method, result["metrics"], result["seconds"])], title=title)
     row = next((row for row in outcome.rows if row["epoch"] == result["selected_epoch"]), {})
+    log = RunLog(result["config"], outcome.rows)
+    if (begun := run_begun_again(log)) is not None:
+        typer.echo(begun.meaning)
     if is_constant(result["metrics"]) or is_constant(row.get("validation") or {}):
-        typer.echo(same_class(str(folder)) + " " + one_class_remedy(RunLog(result["config"], outcome.rows)))
+        typer.echo(same_class(str(folder)) + " " + one_class_remedy(log))
     typer.echo(f"The run is in {folder}. See it with: ipg report {shlex.quote(str(folder))}")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ipg.evaluation.selection import is_refit
 
-__all__ = ["FINDINGS", "Finding", "RunLog", "diagnose", "key_numbers", "one_class_remedy"]
+__all__ = ["FINDINGS", "Finding", "RunLog", "diagnose", "key_numbers", "one_class_remedy", "run_begun_again"]
 
 AGREES, DISAGREES = 0.02, 0.10
 """Shares of disagreeing pairs that count as (nearly) none and as many."""
@@ -150,12 +150,12 @@ def run_begun_again(log: RunLog) -> Finding | None:
         return None
     rate = log.config.get("learning_rate")
     now = f", {rate / 2**restarts:g} where {rate:g} was asked for" if isinstance(rate, int | float) else ""
-    times = "once" if restarts == 1 else f"{restarts} times"
+    times = "once, with" if restarts == 1 else f"{restarts} times, each with"
     return Finding(
         "run begun again",
         "note",
-        f"Training collapsed and began again {times}, each time with half the learning rate{now}. The run is sound; "
-        f"the time of all attempts is counted.",
+        f"Training collapsed and began again {times} half the learning rate{now}. The run is sound; the "
+        f"time of all attempts is counted.",
         "To save that time, give the lower --learning-rate from the start, or warm it up with --warmup 300; other "
         "seeds may collapse as well.",
     )
