@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from training.loop_outcomes import METHODS, bits
 from ipg.config import RunConfig
 from ipg.guidance import CollapseError, NonFiniteError
 from ipg.training import loop
-from ipg.training.folder import read_json
+from ipg.training.folder import read_json, read_jsonl
 from ipg.training.interrupt import Interrupted, StopRequest
 from ipg.training.listeners import Listener
 from ipg.training.loop import train
@@ -195,15 +196,55 @@ def test_a_run_that_collapses_begins_again_as_one_of_half_the_rate(
     assert found.result["seconds"] > 0
 
 
+def test_what_was_prepared_for_attempts_that_collapsed_is_counted_too(
+    settings: Make, materials: Gather, collapsing: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As their seconds are: what is left of these is time that any engine takes."""
+    assemble = loop.Training.__init__
+
+    def assembled(run: loop.Training, *given: Any) -> None:
+        assemble(run, *given)
+        run.step.preparing = 1.5
+
+    monkeypatch.setattr(loop.Training, "__init__", assembled)
+    collapsing(2)
+    config = settings("ipg", restarts=2)
+    assert train(config, materials(config)).result["preparing_seconds"] == 4.5
+
+
 def test_a_run_begins_again_as_often_as_it_may(
     settings: Make, materials: Gather, collapsing: Callable[[int], None], tmp_path: Path
 ) -> None:
-    config, told = settings("ipg", restarts=2), Told()
+    config, told = settings("ipg", learning_rate=1e-3, restarts=2), Told()
     collapsing(3)
-    with pytest.raises(CollapseError):
+    said = "collapsed It had begun again 2 times, at last with a learning rate of 0.00025."
+    with pytest.raises(CollapseError, match=re.escape(said)):
         train(config, materials(config), listeners=[told], folder=tmp_path)
     assert len(told.restarts) == 2
-    assert read_json(tmp_path / "failure.json")["kind"] == "CollapseError"
+    found = read_json(tmp_path / "failure.json")
+    assert (found["kind"], found["restarts"]) == ("CollapseError", 2)
+
+
+def test_a_run_that_begins_again_leaves_nothing_of_the_attempt_before_in_its_folder(
+    settings: Make, materials: Gather, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Killed before it saves anything, it goes on in the attempt it was in."""
+    config = settings("ipg", epochs=3, restarts=1)
+    between = loop.Training._between_steps
+
+    def going(run: loop.Training, request: StopRequest) -> None:
+        if run.progress.step == len(run.batches) + 2 and not run.progress.restarts:
+            raise CollapseError("collapsed")
+        if run.progress.step == 2 and run.progress.restarts:
+            raise MemoryError  # as sudden as a kill
+        between(run, request)
+
+    monkeypatch.setattr(loop.Training, "_between_steps", going)
+    with pytest.raises(MemoryError):
+        train(config, materials(config), folder=tmp_path)
+    assert read_jsonl(tmp_path / "metrics.jsonl", unfinished=True) == []
+    monkeypatch.setattr(loop.Training, "_between_steps", between)
+    assert train(config, materials(config), folder=tmp_path).result["restarted"] == 1
 
 
 @pytest.mark.parametrize("stop", [(0, 4), (1, 4), (2, 3), (2, 7)])

@@ -132,7 +132,7 @@ def train(
                 return run.read_back(*found)
         request = stack.enter_context(stop_on_signals())
         while (outcome := run.go(request)) is None:
-            place, progress = run.home, run.again()
+            place, progress, prepared = run.home, run.again(), run.step.preparing
             attempt.close()
             del run
             gc.collect()  # or what it holds on the device would lie there beside the next
@@ -140,6 +140,7 @@ def train(
             run = assemble()
             attempt.callback(run.method.close)
             run.home, run.progress = place, progress
+            run.step.preparing += prepared
         return outcome
 
 
@@ -240,23 +241,32 @@ class Training:
         """Train from where the run's folder stopped, or from the beginning; None where the run is to begin again."""
         self._seed()
         self._restore()
-        home = self.home if self.team.leads else None
+        home, restarts = self.home if self.team.leads else None, self.progress.restarts
         if home is not None:
             home.go_on()
+        if restarts and not self.progress.step:
+            self._save()  # over what the attempt before has left
         try:
             return self._go(request)
         except (CollapseError, NonFiniteError) as error:
-            if isinstance(error, CollapseError) and self.progress.restarts < self.config.restarts:
+            if isinstance(error, CollapseError) and restarts < self.config.restarts:
                 self._tell_of_restart(error)
                 return None
+            told = self._told_of_attempts(error) if restarts else error
             if home is not None:
-                home.fail(error, step=self.progress.step)
-            raise
+                home.fail(told, step=self.progress.step, restarts=restarts)
+            raise told from None
 
     def again(self) -> Progress:
         """Where the run is when it begins again: nowhere, but the time that it took is its own."""
         self._tick()
         return Progress(seconds=self.progress.seconds, restarts=self.progress.restarts + 1)
+
+    def _told_of_attempts(self, error: CollapseError | NonFiniteError) -> CollapseError | NonFiniteError:
+        """What ended the run, and what was tried before; the rate that was asked for may be far from the last."""
+        rate = self.config.learning_rate / 2**self.progress.restarts
+        again = "once" if self.progress.restarts == 1 else f"{self.progress.restarts} times"
+        return type(error)(f"{error} It had begun again {again}, at last with a learning rate of {rate:g}.")
 
     def _tell_of_restart(self, error: CollapseError) -> None:
         number = self.progress.restarts + 1
