@@ -33,7 +33,6 @@ from ipg.data.augment import Augmentation
 from ipg.data.batches import Batches
 from ipg.data.table import ImageTable
 from ipg.evaluation.batch_norm import keep_statistics
-from ipg.evaluation.groups import is_constant
 from ipg.guidance import CollapseError, Guidance, NonFiniteError
 from ipg.methods import Method, Setup, method_class
 from ipg.methods.optimizers import load_optimizer
@@ -356,13 +355,8 @@ class Training:
 
     def _check_end(self) -> None:
         """Stop where a network is to be kept as it collapsed, however few corrections there were to see it."""
-        if self.progress.selected(self.config) == len(self.progress.rows) - 1:
-            self._check_closely()
-
-    def _check_closely(self) -> None:
-        """Stop if the last few corrections have found a collapse."""
         guide = getattr(self.method, "guide", None)
-        if isinstance(guide, Guidance):
+        if isinstance(guide, Guidance) and self.progress.selected(self.config) == len(self.progress.rows) - 1:
             guide.check(ended=True)
 
     def _tell(self, means: dict[str, float]) -> None:
@@ -388,8 +382,6 @@ class Training:
             if self.progress.selected(self.config) == len(self.progress.rows) - 1:
                 self.progress.kept = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.means.reset()
-        if self.progress.restarts < self.config.restarts and is_constant(row.get("validation") or {}):
-            self._check_closely()  # sooner than by corrections alone: what follows would be for nothing
         worth_it = self.team.leads and time.perf_counter() - self._last_save >= self._save_took / SAVE_SHARE
         if any(self.team.agree(worth_it or self.progress.step == self.total)):
             self._save()
