@@ -119,7 +119,7 @@ def train(
         if device.type == "cuda":
             gc.collect()  # what earlier runs have left: images lie on the GPU where they fit
         placed = materials.to(device, resident=config.resident)
-        beginning = _weights(placed.model) if config.restarts and "pairs" in method_class(config.method).needs else {}
+        beginning = _weights(placed.model) if config.restarts else {}
         assemble = partial(Training, config, placed, device, listeners, evaluate_on, team, first, evaluate_once)
         attempt = stack.enter_context(ExitStack())
         run = assemble()  # may refuse
