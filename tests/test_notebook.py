@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from ipg.config import ConfigError
 from ipg.data.load import DATASETS, load
 from ipg.data.table import ImageTable
 from ipg.files import write_json
-from ipg.guidance import NonFiniteError
+from ipg.guidance import CollapseError, NonFiniteError
 from ipg.notebook import Run, fit
 from ipg.pairs.pairset import PairSet
+from ipg.training import loop
 from ipg.training.folder import FolderError
+from ipg.training.interrupt import StopRequest
 from ipg.training.listeners import Listener
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -256,6 +259,24 @@ class StopAfterFirst(Listener):
 
     def epoch(self, row) -> None:
         raise InterruptedError
+
+
+@pytest.mark.parametrize("listeners", [[], [Listener()]])
+def test_a_run_that_began_again_says_so_where_nobody_listens(
+    bars: dict[str, Any], monkeypatch: pytest.MonkeyPatch, listeners: list[Listener]
+) -> None:
+    between = loop.Training._between_steps
+
+    def collapsing(run: loop.Training, request: StopRequest) -> None:
+        if not run.progress.restarts:
+            raise CollapseError("collapsed")
+        between(run, request)
+
+    monkeypatch.setattr(loop.Training, "_between_steps", collapsing)
+    said = pytest.warns(UserWarning, match="began again once, with a learning rate of 0.0005 in the place of 0.001")
+    with said if not listeners else nullcontext():
+        run = fit(**bars, method="ipg", learning_rate=1e-3, listeners=listeners)
+    assert run.result["restarted"] == 1
 
 
 def test_a_run_in_a_folder_goes_on_where_it_stopped(own: dict[str, Any], tmp_path: Path) -> None:

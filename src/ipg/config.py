@@ -139,7 +139,8 @@ class RunConfig:
     jitter: float = 0.0
     """Ours: noise in the uniformity term, as a share of the margin, that frees collapsed rationales."""
     restarts: int = 3
-    """Ours: how often a run that collapses begins again, each time with half the learning rate; 0 ends it there."""
+    """Ours: how often a run that collapses begins again, each time with half the learning rate; 0 ends it there,
+    as studies and searches do unless told otherwise."""
 
     selection: str = "last"
     """Epoch to keep: last, training_environments, worst_group (needs group labels) or pairs (needs none)."""
@@ -375,11 +376,11 @@ def _number(value: Any, expected: str) -> int | float:
     raise ValueError(f"expected {expected}")
 
 
-def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> RunConfig:
-    """Read a configuration from a TOML file; `overrides` win over it."""
+def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None, base: RunConfig | None = None) -> RunConfig:
+    """Read a configuration from a TOML file; `overrides` win over it, and it wins over `base`."""
     values = read_toml(path, "configuration file")
     given = dict(overrides or {})
-    config = RunConfig()
+    config = base or RunConfig()
     problems: list[str] = []
     for origin, part in ((f"{path}: ", {k: v for k, v in values.items() if k not in given}), ("", given)):
         try:

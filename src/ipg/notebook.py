@@ -191,7 +191,15 @@ def fit(
     materials = gather(config, table=data if isinstance(data, ImageTable) else None)
     config, materials = _with_own(config, materials, model, pairs, held_out)
     where = Path(folder) if folder is not None else None
-    return Run(config, materials, train(config, materials, folder=where, listeners=listeners))
+    run = Run(config, materials, train(config, materials, folder=where, listeners=listeners))
+    if (restarts := run.result.get("restarted", 0)) and not listeners:
+        asked, times = run.result["config"]["learning_rate"], "once" if restarts == 1 else f"{restarts} times"
+        warnings.warn(
+            f"training collapsed and began again {times}, with a learning rate of {asked / 2**restarts:g} in the place "
+            f"of {asked:g}; restarts=0 ends such a run",
+            stacklevel=2,
+        )
+    return run
 
 
 def _check_kind(name: str, value: object, kinds: tuple[type, ...], expected: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -55,6 +56,19 @@ def test_what_is_given_is_fixed_and_the_rest_is_found(searched: tuple[Path, str]
     assert (found["tau"], found["epochs"], found["batch"]) == (0.0, 1, 32)
     assert 0.05 <= found["alpha"] <= 0.95  # with every 1, the paper's range
     assert not {"seed", "device", "data_path"} & set(found)
+
+
+def test_trials_do_not_begin_again_unless_told_to(
+    searched: tuple[Path, str], small: list[str], ipg: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Settings with which training collapses are worth nothing, and not what half their learning rate is worth."""
+    told, file = tmp_path / "told", tmp_path / "base.toml"
+    file.write_text("restarts = 2\n", encoding="utf-8")
+    assert ipg("search", *small, "--output", told, "--config", file).code == 0
+    for folder, restarts in ((searched[0], 0), (told, 2)):
+        rows = [json.loads(line) for line in (folder / "trials.jsonl").read_text(encoding="utf-8").splitlines()]
+        assert {row["config"]["restarts"] for row in rows} == {restarts}
+        assert "restarts" not in tomllib.loads((folder / "best.toml").read_text(encoding="utf-8"))
 
 
 def test_its_file_trains(searched: tuple[Path, str], ipg: Callable[..., Any], tmp_path: Path) -> None:

@@ -307,6 +307,17 @@ def test_a_run_that_began_again_is_told_of_with_its_rate(restarts: int, times: s
     assert f"began again {times} half the learning rate, {4e-4 / 2**restarts:g}" in finding.meaning
 
 
+def test_of_a_run_that_collapsed_to_the_end_nothing_good_is_said() -> None:
+    """Whatever an epoch of an earlier attempt left in the log."""
+    failure = {"kind": "CollapseError", "message": "why", "step": 64, "restarts": 3}
+    for logged in ([], [{**row, "restarts": 1} for row in rows()]):
+        log = RunLog({"learning_rate": 4e-4}, logged, failure)
+        assert "run begun again" not in found(log)
+        finding = found(log)["representation collapsed"]
+        assert "also after it had begun again 3 times" in finding.meaning
+        assert "lower it (the last attempt had 5e-05)" in finding.remedy
+
+
 def test_the_worst_comes_first() -> None:
     log = RunLog({}, rows(pair_disagreement=None, separation=5.0, scale=1e-4, task_loss=0.6))
     assert [finding.severity for finding in diagnose(log)] == ["error", "warning", "note"]

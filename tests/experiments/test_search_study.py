@@ -227,6 +227,16 @@ def test_another_search_is_not_gone_on_with(ledger: Any) -> None:
     ledger(30, base=RunConfig(seed=100, epochs=4, data_path="elsewhere", device="cpu"))  # more trials, another machine
 
 
+def test_a_search_from_before_a_setting_joined_is_gone_on_with(ledger: Any) -> None:
+    base = RunConfig(seed=100, epochs=4, restarts=0)
+    book = ledger(3, base=base)
+    before = {name: value for name, value in book.plan.identity.items() if name not in ("restarts", "decision")}
+    book.study.set_user_attr("plan", before)
+    ledger(3, base=base)
+    with pytest.raises(ConfigError, match="stub is another search: restarts was 0 and is now 3"):
+        ledger(3, base=base.with_changes(restarts=3))
+
+
 def test_importance_of_a_setting_that_decides_alone(ledger: Any, search_stubs: Any) -> None:
     book = ledger(40, sampler="random", space={"tau": ZeroOr(0, 1), "alpha": Uniform(0, 0.9)})
     assert book.importances() == {}

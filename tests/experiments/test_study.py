@@ -11,8 +11,9 @@ import pytest
 
 from ipg.config import ConfigError, RunConfig
 from ipg.experiments.ablations import AblatedIpg
-from ipg.experiments.study import ADDED, ON_PAIRS, STUDIES, Network, Study, Trial, find_study, load_study
+from ipg.experiments.study import ADDED, GUIDED, ON_PAIRS, STUDIES, Network, Study, Trial, find_study, load_study
 from ipg.methods import METHODS
+from ipg.methods.ipg import Ipg
 
 STUDY = """
 dataset = "colored_fashion"
@@ -122,14 +123,15 @@ def test_settings_that_joined_have_their_old_value_by_default() -> None:
 def test_a_collapse_is_a_result_unless_a_study_says_otherwise(tmp_path: Path) -> None:
     text = 'dataset = "colored_fashion"\nseeds = 1\n{}\n[[arm]]\nmethod = "{}"\nprotocol = "p"\n'
     keys: dict[tuple[str, int], str] = {}
-    for method in ("ipg", "erm"):
+    for method in ("ipg", "erm", "pair_augmentation"):
         for count in (0, 2):
             base = f"[base]\nrestarts = {count}" if count else ""
             (trial,) = load_study(written(tmp_path, text.format(base, method))).trials
             assert trial.config.restarts == count
             keys[method, count] = trial.key
     assert keys["ipg", 0] != keys["ipg", 2]
-    assert keys["erm", 0] == keys["erm", 2]  # nothing collapses
+    for method in ("erm", "pair_augmentation"):
+        assert keys[method, 0] == keys[method, 2]  # nothing collapses
 
 
 def test_the_rows_in_results_are_those_of_the_studies(repo_root: Path) -> None:
@@ -268,6 +270,7 @@ def test_titles(tmp_path: Path) -> None:
 def test_which_methods_are_on_pairs_is_known_without_torch() -> None:
     known = {**METHODS, AblatedIpg.name: AblatedIpg}
     assert {name for name, kind in known.items() if "pairs" in kind.needs} == ON_PAIRS
+    assert {name for name, kind in known.items() if issubclass(kind, Ipg)} == GUIDED
 
 
 def test_another_pretrained_network_makes_other_trials() -> None:

@@ -247,6 +247,15 @@ def test_words_and_origin() -> None:
     assert page_data(runs).shortcut == "What must not matter: red or green."
 
 
+def test_a_run_that_began_again_has_the_rate_it_ended_with() -> None:
+    runs = [make_run("erm"), make_run("ipg")]
+    for run in runs:
+        run.outcome.result["config"]["learning_rate"] = 3e-4
+    runs[1].outcome.result["restarted"] = 2
+    rates = [view.config["learning_rate"] for view in page_data(runs).runs]
+    assert rates == [3e-4, "0.0003 (7.5e-05 after 2 restarts)"]
+
+
 def test_runs_on_different_data_or_no_runs_at_all() -> None:
     with pytest.raises(ValueError, match=r"different data sets \(animals, plants\); a report is on runs of one"):
         page_data([make_run("erm"), make_run("ipg", data="plants")])

@@ -88,6 +88,13 @@ def test_the_learning_rate_is_that_of_the_run(plain: Path, of_the_run: dict, giv
     assert as_started(config(start="nothing/here")).suited().learning_rate == 1e-4
 
 
+def test_the_learning_rate_is_that_which_the_run_ended_with(plain: Path) -> None:
+    """And not that with which it collapsed, where it began again."""
+    result = plain / "result.json"
+    result.write_text(json.dumps(read_json(result) | {"restarted": 2}), encoding="utf-8")
+    assert as_started(config(start=str(plain))).learning_rate == 3e-3 / 4
+
+
 def test_results_tell_which_learning_rate_was_meant(plain: Path, tmp_path: Path) -> None:
     ipg.fit(data="bars", method="erm", start=str(plain), folder=tmp_path / "on", **SETTINGS)
     for folder in (plain, tmp_path / "on"):

@@ -89,7 +89,11 @@ def search(
 
     from ipg.config import RunConfig, load_config
 
-    base = load_config(config, overrides=settings) if config is not None else RunConfig.from_mapping(settings)
+    usual = RunConfig(restarts=0)  # or settings would be worth what half their learning rate is
+    if config is None:
+        base = RunConfig.from_mapping(settings, base=usual)
+    else:
+        base = load_config(config, overrides=settings, base=usual)
 
     from ipg.experiments.search.storage import require_optuna
 

@@ -133,12 +133,16 @@ def representation_collapsed(log: RunLog) -> Finding | None:
     if not (recorded or flat):
         return None
     when = f"by iteration {log.failure.get('step')}" if recorded and log.failure else f"by epoch {log.epochs}"
+    rate = log.config.get("learning_rate")
+    if restarts := (log.failure or {}).get("restarts", 0):
+        when += f", also after it had begun again {_times(restarts)}"
+        rate = f"the last attempt had {rate / 2**restarts:g}" if isinstance(rate, int | float) else rate
     return Finding(
         "representation collapsed",
         "error",
         f"All images of the pairs had fallen onto one point {when}: every gradient is zero there, and the pairs only "
         f"seem to agree.",
-        f"Warm the learning rate up (--warmup 300), lower it ({log.config.get('learning_rate')}), use a larger margin "
+        f"Warm the learning rate up (--warmup 300), lower it ({rate}), use a larger margin "
         f"({log.config.get('margin')}), or pairs that differ in the shortcut alone.",
     )
 
@@ -146,7 +150,7 @@ def representation_collapsed(log: RunLog) -> Finding | None:
 def run_begun_again(log: RunLog) -> Finding | None:
     """The run collapsed and began again with a lower learning rate."""
     restarts = max((row.get("restarts", 0) for row in log.rows), default=0)
-    if not restarts:
+    if not restarts or log.failure is not None:
         return None
     rate = log.config.get("learning_rate")
     now = f", {rate / 2**restarts:g} where {rate:g} was asked for" if isinstance(rate, int | float) else ""
@@ -154,8 +158,8 @@ def run_begun_again(log: RunLog) -> Finding | None:
     return Finding(
         "run begun again",
         "note",
-        f"Training collapsed and began again {times} half the learning rate{now}. The run is sound; the "
-        f"time of all attempts is counted.",
+        f"Training collapsed and began again {times} half the learning rate{now}. Nothing of the attempts before is in "
+        f"the network; the time of all is counted.",
         "To save that time, give the lower --learning-rate from the start, or warm it up with --warmup 300; other "
         "seeds may collapse as well.",
     )
@@ -427,6 +431,10 @@ def _pace(log: RunLog) -> str:
     """How often the run corrected: `every`, and of one that follows the disagreement what came of it."""
     shares = log.of_steps("corrected")
     return f"{log.config.get('every')}" + (f", {_percent(shares[-1])} of the last epoch's steps" if shares else "")
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _percent(share: float) -> str:

@@ -30,8 +30,8 @@ from ipg.data.names import is_own
 from ipg.words import are, did_you_mean, listed, number_of
 
 __all__ = [
-    "ADDED", "ON_PAIRS", "STUDIES", "Network", "Study", "Trial", "arm_trials", "find_study", "load_study", "only",
-    "own_options",
+    "ADDED", "GUIDED", "ON_PAIRS", "STUDIES", "Network", "Study", "Trial", "arm_trials", "find_study", "load_study",
+    "only", "own_options",
 ]  # fmt: skip
 
 STUDIES = Path(__file__).with_name("studies")
@@ -61,12 +61,9 @@ before still count. Nothing is ever taken out of here again.
 ELSEWHERE = ("device", "data_path", "resident")
 """Settings of the machine, which make no other trial."""
 
-ON_PAIRS = frozenset(
-    (
-        *("ipg", "ipg_ablated", "joint", "continuous", "joint_weighted", "cggd"),
-        *("pair_augmentation", "pair_contrastive", "ncm"),
-    )
-)
+GUIDED = frozenset(("ipg", "ipg_ablated", "joint", "continuous", "joint_weighted", "cggd"))
+"""Those with corrections, whose training may collapse."""
+ON_PAIRS = GUIDED | {"pair_augmentation", "pair_contrastive", "ncm"}
 """Methods that need pairs, named here since to ask them is to load torch."""
 
 _KEYS = ("dataset", "seeds", "metrics_split", "decides", "base", "arm")
@@ -114,7 +111,7 @@ class Trial:
         """Whether a setting that joined has the value that the trial had in effect before."""
         if name == "split_seed" and is_own(self.dataset):
             return bool(value == self.seed)  # the seed drew the split
-        if name == "restarts" and self.method not in ON_PAIRS:
+        if name == "restarts" and self.method not in GUIDED:
             return True  # nothing collapses
         return name in ADDED and value == ADDED[name]
 

@@ -17,6 +17,7 @@ from ipg.report.looks import find_looks
 from ipg.report.page import Flip, PageData, RunView
 from ipg.report.pair_answers import answers, find_flips, in_turns
 from ipg.report.results import compared
+from ipg.words import number_of
 
 __all__ = ["page_data"]
 
@@ -137,13 +138,21 @@ def _view(run: Run, name: str, folder: str) -> RunView:
     return RunView(
         name,
         method,
-        run.result["config"] | _pairs_there(run),
+        run.result["config"] | _pairs_there(run) | _last_rate(run),
         run.epochs,
         result,
         role,  # type: ignore[arg-type]
         answers(run),
         folder,
     )
+
+
+def _last_rate(run: Run) -> dict[str, object]:
+    """The learning rate of a run that began again: what was asked for, and what it ended with."""
+    restarts, rate = run.result.get("restarted", 0), run.result["config"].get("learning_rate")
+    if not restarts or rate is None:
+        return {}
+    return {"learning_rate": f"{rate:g} ({rate / 2**restarts:g} after {number_of(restarts, 'restart')})"}
 
 
 def _pairs_there(run: Run) -> dict[str, object]:

@@ -116,10 +116,11 @@ class RunFolder:
         """Write a row an epoch; those after the last checkpoint are written again when the run goes on from there."""
         write_jsonl(self.metrics, rows)
 
-    def fail(self, error: Exception, *, step: int) -> None:
+    def fail(self, error: Exception, *, step: int, restarts: int = 0) -> None:
         """Leave word of what ended the run; where even that cannot be written, the error itself has to do."""
+        said = {"kind": type(error).__name__, "message": str(error), "step": step}
         with suppress(OSError):
-            write_json(self.failure, {"kind": type(error).__name__, "message": str(error), "step": step})
+            write_json(self.failure, said | ({"restarts": restarts} if restarts else {}))
 
     def go_on(self) -> None:
         """Take back what an earlier attempt said of its end."""

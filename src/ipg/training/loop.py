@@ -33,7 +33,6 @@ from ipg.data.augment import Augmentation
 from ipg.data.batches import Batches
 from ipg.data.table import ImageTable
 from ipg.evaluation.batch_norm import keep_statistics
-from ipg.evaluation.groups import is_constant
 from ipg.guidance import CollapseError, Guidance, NonFiniteError
 from ipg.methods import Method, Setup, method_class
 from ipg.methods.optimizers import load_optimizer
@@ -120,7 +119,7 @@ def train(
         if device.type == "cuda":
             gc.collect()  # what earlier runs have left: images lie on the GPU where they fit
         placed = materials.to(device, resident=config.resident)
-        beginning = _weights(placed.model) if config.restarts else {}
+        beginning = _weights(placed.model) if config.restarts and "pairs" in method_class(config.method).needs else {}
         assemble = partial(Training, config, placed, device, listeners, evaluate_on, team, first, evaluate_once)
         attempt = stack.enter_context(ExitStack())
         run = assemble()  # may refuse
@@ -132,7 +131,7 @@ def train(
                 return run.read_back(*found)
         request = stack.enter_context(stop_on_signals())
         while (outcome := run.go(request)) is None:
-            place, progress = run.home, run.again()
+            place, progress, prepared = run.home, run.again(), run.step.preparing
             attempt.close()
             del run
             gc.collect()  # or what it holds on the device would lie there beside the next
@@ -140,6 +139,7 @@ def train(
             run = assemble()
             attempt.callback(run.method.close)
             run.home, run.progress = place, progress
+            run.step.preparing += prepared
         return outcome
 
 
@@ -240,23 +240,32 @@ class Training:
         """Train from where the run's folder stopped, or from the beginning; None where the run is to begin again."""
         self._seed()
         self._restore()
-        home = self.home if self.team.leads else None
+        home, restarts = self.home if self.team.leads else None, self.progress.restarts
         if home is not None:
             home.go_on()
+        if restarts and not self.progress.step:
+            self._save()  # over what the attempt before has left
         try:
             return self._go(request)
         except (CollapseError, NonFiniteError) as error:
-            if isinstance(error, CollapseError) and self.progress.restarts < self.config.restarts:
+            if isinstance(error, CollapseError) and restarts < self.config.restarts:
                 self._tell_of_restart(error)
                 return None
+            told = self._told_of_attempts(error) if restarts else error
             if home is not None:
-                home.fail(error, step=self.progress.step)
-            raise
+                home.fail(told, step=self.progress.step, restarts=restarts)
+            raise told from None
 
     def again(self) -> Progress:
         """Where the run is when it begins again: nowhere, but the time that it took is its own."""
         self._tick()
         return Progress(seconds=self.progress.seconds, restarts=self.progress.restarts + 1)
+
+    def _told_of_attempts(self, error: CollapseError | NonFiniteError) -> CollapseError | NonFiniteError:
+        """What ended the run, and what was tried before; the rate that was asked for may be far from the last."""
+        rate = self.config.learning_rate / 2**self.progress.restarts
+        again = "once" if self.progress.restarts == 1 else f"{self.progress.restarts} times"
+        return type(error)(f"{error} It had begun again {again}, at last with a learning rate of {rate:g}.")
 
     def _tell_of_restart(self, error: CollapseError) -> None:
         number = self.progress.restarts + 1
@@ -346,13 +355,8 @@ class Training:
 
     def _check_end(self) -> None:
         """Stop where a network is to be kept as it collapsed, however few corrections there were to see it."""
-        if self.progress.selected(self.config) == len(self.progress.rows) - 1:
-            self._check_closely()
-
-    def _check_closely(self) -> None:
-        """Stop if the last few corrections have found a collapse."""
         guide = getattr(self.method, "guide", None)
-        if isinstance(guide, Guidance):
+        if isinstance(guide, Guidance) and self.progress.selected(self.config) == len(self.progress.rows) - 1:
             guide.check(ended=True)
 
     def _tell(self, means: dict[str, float]) -> None:
@@ -378,8 +382,6 @@ class Training:
             if self.progress.selected(self.config) == len(self.progress.rows) - 1:
                 self.progress.kept = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.means.reset()
-        if self.progress.restarts < self.config.restarts and is_constant(row.get("validation") or {}):
-            self._check_closely()  # sooner than by corrections alone: what follows would be for nothing
         worth_it = self.team.leads and time.perf_counter() - self._last_save >= self._save_took / SAVE_SHARE
         if any(self.team.agree(worth_it or self.progress.step == self.total)):
             self._save()

@@ -45,6 +45,7 @@ def as_started(config: RunConfig) -> RunConfig:
         changes["size"] = known["size"]
     rate, alike = known.get("learning_rate"), known.get("optimizer") == config.optimizer
     if config.is_auto("learning_rate") and isinstance(rate, int | float) and alike and not config.freeze:
+        rate /= 2 ** _restarts(str(config.start))  # it collapsed with the one that was asked for
         changes["learning_rate"] = rate if known.get("weights") is None else min(rate, TRAINED_RATE)
     return config.with_changes(**changes)
 
@@ -115,6 +116,15 @@ def _record(start: str, part: str = "origin") -> dict[str, Any]:
     except FolderError:
         found = None
     return found if isinstance(found, dict) else {}
+
+
+def _restarts(start: str) -> int:
+    """How often the run in the folder `start` has begun again, each time with half the learning rate."""
+    try:
+        found = read_json(Path(start) / "result.json").get("restarted")
+    except FolderError:
+        found = None
+    return found if isinstance(found, int) else 0
 
 
 def check_images(model: nn.Module, name: str, images: Tensor, *, classes: Sequence[str] | None) -> None:

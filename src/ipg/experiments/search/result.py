@@ -27,8 +27,9 @@ OBJECTIVES: dict[Objective, str] = {
     "pairs": "balanced validation accuracy times the share of held-out pairs that agree",
 }
 """What is maximised, in words."""
-LEFT_OUT = ("seed", *ELSEWHERE)
-"""Settings that are not for the file: of the machine, and the seed, which belongs to the search."""
+LEFT_OUT = ("seed", "restarts", *ELSEWHERE)
+"""Settings that are not for the file: of the machine, and what belongs to the search: its seed, and whether trials that
+collapse begin again."""
 
 
 @dataclass(frozen=True)

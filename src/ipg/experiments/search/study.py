@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from ipg.config import ConfigError
+from ipg.data.names import is_own
 from ipg.experiments.search.plan import Plan, State, Tried
 from ipg.experiments.search.space import configure
 from ipg.experiments.search.storage import Holds, require_optuna
 from ipg.experiments.search.trial import SearchTrial, limits
+from ipg.experiments.study import ADDED
 from ipg.methods.space import Choice, LogUniform, Range, Whole, ZeroOr
 from ipg.seeds import derive_seed
 
@@ -61,6 +63,8 @@ class Ledger:
         if (before := self.study.user_attrs.get("plan")) is None:
             self.study.set_user_attr("plan", plan)
             return
+        joined = ADDED | ({"split_seed": plan["seed"]} if is_own(plan["data"]) else {})  # the seed drew the split
+        before = {key: joined[key] for key in plan if key in joined} | before
         changed = [
             f"{key} was {before.get(key)!r} and is now {plan.get(key)!r}"
             for key in {**before, **plan}
