@@ -84,6 +84,22 @@ def test_each_contender_of_a_method_has_its_own_highest(project: Path) -> None:
     assert "of the contender, of which a method may have several, with as many pairs" in " ".join(page.split())
 
 
+def test_a_choice_of_a_methods_own_options_names_them(project: Path) -> None:
+    """One method, whose settings differ in nothing else."""
+    arm = '[[arm]]\nmethod = "dair"\nprotocol = "tuning"\nconfig = {{ options = {{ weight = {} }} }}\n'
+    head = 'dataset = "colored_mnist"\nmetrics_split = "search"\nseeds = [100]\n'
+    file = project / "studies" / "weights_tuning.toml"
+    file.write_text(head + "".join(map(arm.format, (1, 10))), encoding="utf-8")
+    rows = [row(trial, worth) for trial, worth in zip(load_study(file).trials, (0.6, 0.7), strict=True)]
+    write(project / "results" / file.stem / "trials.jsonl", [line | {"split": "search"} for line in rows])
+    page = results_page(measured(project / "results", project / "studies"), published(), [])
+    assert [cells(page, f"DAIR, weight `{weight}`")[::5] for weight in (10, 1)] == [
+        ["DAIR, weight `10`", "highest"],
+        ["DAIR, weight `1`", ""],
+    ]
+    assert page.index("weight `10`") < page.index("weight `1`")
+
+
 def test_speed_rows_become_a_table_of_the_last_measurements(project: Path) -> None:
     def measurement(value: float, ratio: float | None) -> dict[str, Any]:
         return {

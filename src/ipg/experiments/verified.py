@@ -29,6 +29,7 @@ class Claim:
     mean: float
     spread: float | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    note: str | None = None
 
     def __str__(self) -> str:
         return _number(self.mean, self.spread)
@@ -96,7 +97,7 @@ def _check(figure: Claim, known: Claims, rows: Iterable[Row]) -> tuple[bool, str
     width = max(known.tolerance, figure.spread or 0.0)
     met = abs(100 * found.mean - figure.mean) <= width
     how = f"within {width:.1f} points" if met else f"more than {width:.1f} points away"
-    return met, f"{said}published {figure}: {how}"
+    return met, f"{said}published {figure}: {how}{f' ({figure.note})' if figure.note else ''}"
 
 
 def _measured(figure: Claim, rows: Iterable[Row]) -> Spread | None:

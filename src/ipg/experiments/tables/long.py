@@ -113,7 +113,7 @@ def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
     Contenders of one method, as a protocol has them, do not compete with each other.
     """
     varying, shared = varying_settings(study.arms)
-    several = len({arm.method for arm in study.arms}) > 1
+    several = len({_titled(arm) for arm in study.arms}) > 1
     metric = study.decides or _deciding(study.arms)
     apart = sets_apart(study.name)
     ranked = sorted(study.arms, key=lambda arm: (_rivals(arm, apart), -_mean(arm, metric)))
