@@ -84,3 +84,19 @@ def test_seeds_that_left_nothing_to_measure_are_told_and_leave_a_dash(project: P
     rivals = " ".join(rivals_table(next(study for study in known if study.name == "first"), published()).split())
     assert f"broke off: IPG: 1 of 2. {told} IPG: 1 of 2." in rivals
     assert rivals.index("| ERM |") < rivals.index("| IPG |")  # what is not known comes last
+
+
+def test_seeds_that_began_again_are_told_with_their_last_rates(project: Path) -> None:
+    file = project / "results" / "first" / "trials.jsonl"
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    begun = "Seeds that collapsed and began again, each time with half the learning rate: "
+    assert begun not in " ".join(short_table(project).split())
+    rows[3]["restarted"] = 2
+    last = rows[3]["config"]["learning_rate"] / 4
+    write(file, rows)
+    text = " ".join(short_table(project).split())
+    assert f"{begun}IPG, paper's settings: 124 pairs, α 0.5, every 2: 1 of 2 (last with {last:g})." in text
+    found = measured(project / "results", project / "studies")
+    assert f"{begun}IPG: 1 of 2 (last with {last:g})." in " ".join(results_page(found, published(), []).split())
+    (study,) = (one for one in found if one.name == "first")
+    assert begun in " ".join(rivals_table(study, published()).split())

@@ -89,6 +89,11 @@ class Arm:
         return sum(map(broke_off, self.rows))
 
     @property
+    def begun_again(self) -> tuple[float, ...]:
+        """The last learning rates of the seeds that collapsed and began again, each time with half of it."""
+        return tuple(row["config"]["learning_rate"] / 2 ** row["restarted"] for row in self.rows if "restarted" in row)
+
+    @property
     def unmeasured(self) -> int:
         """How many of these left no network to measure."""
         return sum(map(unmeasured, self.rows))

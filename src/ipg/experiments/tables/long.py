@@ -18,6 +18,7 @@ from ipg.experiments.tables.text import (
     numbers,
     origin,
     percent,
+    restarts_text,
     seeds_text,
     share,
     short,
@@ -104,6 +105,8 @@ def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
         f"{collapse_text(sum(arm.broke_off for arm in study.arms))}. The paper's column holds mean test accuracies, "
         "named by the label of their table."
     )
+    if begun := restarts_text((_titled(arm), arm) for arm in study.arms):
+        notes += f" {begun}"
     return [f"## {study.name}", shared, markdown(head, lines), notes, *_ends(study)]
 
 

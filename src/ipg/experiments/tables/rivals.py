@@ -21,6 +21,7 @@ from ipg.experiments.tables.text import (
     markdown,
     origin,
     percent,
+    restarts_text,
     seeds_text,
     short,
     unmeasured_text,
@@ -76,6 +77,7 @@ def _notes(arms: Sequence[Arm], *, by_group: bool) -> str:
     epochs = sorted({int(arm.config["epochs"]) for arm in arms})
     collapses = [f"{_title(arm, arms)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed]
     meaning = collapse_text(sum(arm.broke_off for arm in arms)).capitalize()
+    begun = restarts_text((_title(arm, arms), arm) for arm in arms)
     lost = unmeasured_text((_title(arm, arms), arm.unmeasured, len(arm.rows)) for arm in arms)
     return (
         "Test accuracy in percent, mean ± standard deviation over seeds, ranked by the worst group. Network: "
@@ -87,7 +89,7 @@ def _notes(arms: Sequence[Arm], *, by_group: bool) -> str:
         "themselves. *Paper*: what the paper has for the method, mostly quoted from others under their own protocols"
         + (", on ResNet-50" if by_group else "")
         + f". {meaning}: {'; '.join(collapses) or 'none'}."
-        + (f" {lost}" if lost else "")
+        + "".join(f" {text}" for text in (begun, lost) if text)
     )
 
 

@@ -18,6 +18,7 @@ from ipg.experiments.tables.text import (
     numbers,
     origin,
     percent,
+    restarts_text,
     seconds_text,
     seeds_text,
     unmeasured_text,
@@ -96,7 +97,8 @@ def _page(
     meaning = collapse_text(sum(arm.broke_off for arm in arms)).capitalize()
     collapsed = f"{meaning}: {'; '.join(collapses) or 'none'}."
     lost = unmeasured_text((title, arm.unmeasured, len(arm.rows)) for title, arm in named)
-    told = [network, *settings, collapsed, lost, f"{origin([row for arm in arms for row in arm.rows])}."]
+    begun = restarts_text(named)
+    told = [network, *settings, collapsed, begun, lost, f"{origin([row for arm in arms for row in arm.rows])}."]
     return "\n\n".join([markdown(head, lines), wrapped(" ".join(part for part in told if part))])
 
 

@@ -11,8 +11,8 @@ from ipg.experiments.arms import Arm, Figure, Row, Spread
 
 __all__ = [
     "NAMES", "NONE", "PROTOCOLS", "code", "collapse_text", "commit_text", "figure_text", "markdown", "numbers",
-    "origin", "percent", "seconds_text", "seeds_of", "seeds_text", "share", "short", "unmeasured_text", "words",
-    "wrapped",
+    "origin", "percent", "restarts_text", "seconds_text", "seeds_of", "seeds_text", "share", "short", "unmeasured_text",
+    "words", "wrapped",
 ]  # fmt: skip
 
 NAMES = {
@@ -107,6 +107,17 @@ def seconds_text(arm: Arm) -> str:
 def collapse_text(broke_off: int) -> str:
     """Which seeds count as collapsed, so many of them having broken off."""
     return "seeds that predict one class for every image" + (", or whose training broke off" if broke_off else "")
+
+
+def restarts_text(named: Iterable[tuple[str, Arm]]) -> str:
+    """A sentence on the seeds that collapsed and began again, from (title, arm); none without them."""
+    told = [
+        f"{title}: {len(rates)} of {len(arm.rows)} (last with {', '.join(f'{rate:g}' for rate in sorted(set(rates)))})"
+        for title, arm in named
+        if (rates := arm.begun_again)
+    ]
+    begun = "Seeds that collapsed and began again, each time with half the learning rate"
+    return f"{begun}: {'; '.join(told)}." if told else ""
 
 
 def unmeasured_text(counts: Iterable[tuple[str, int, int]]) -> str:
