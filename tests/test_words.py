@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipg.words import ranges
+from ipg.words import ranges, times
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,7 @@ from ipg.words import ranges
 )
 def test_ranges(numbers: list[int], expected: str) -> None:
     assert ranges(numbers) == expected
+
+
+def test_how_often() -> None:
+    assert [times(number) for number in (1, 2, 1_000)] == ["once", "2 times", "1,000 times"]

@@ -29,6 +29,7 @@ from ipg.training.loop import Outcome, train
 from ipg.training.materials import Materials, gather
 from ipg.training.start import as_started
 from ipg.whereabouts import find_data, find_file
+from ipg.words import times
 
 __all__ = ["Run", "fit"]
 
@@ -193,10 +194,10 @@ def fit(
     where = Path(folder) if folder is not None else None
     run = Run(config, materials, train(config, materials, folder=where, listeners=listeners))
     if (restarts := run.result.get("restarted", 0)) and not listeners:
-        asked, times = run.result["config"]["learning_rate"], "once" if restarts == 1 else f"{restarts} times"
+        asked = run.result["config"]["learning_rate"]
         warnings.warn(
-            f"training collapsed and began again {times}, with a learning rate of {asked / 2**restarts:g} in the place "
-            f"of {asked:g}; restarts=0 ends such a run",
+            f"training collapsed and began again {times(restarts)}, with a learning rate of {asked / 2**restarts:g} in "
+            f"the place of {asked:g}; restarts=0 ends such a run",
             stacklevel=2,
         )
     return run

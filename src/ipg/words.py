@@ -6,12 +6,17 @@ import difflib
 import re
 from collections.abc import Iterable
 
-__all__ = ["are", "did_you_mean", "listed", "number_of", "ranges", "seconds_in"]
+__all__ = ["are", "did_you_mean", "listed", "number_of", "ranges", "seconds_in", "times"]
 
 
 def number_of(number: int, what: str) -> str:
     """So many of something: `1 run`, `2 runs`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def times(number: int) -> str:
+    """How often: `once`, `2 times`."""
+    return "once" if number == 1 else f"{number:,} times"
 
 
 def seconds_in(text: str, what: str) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ipg.evaluation.selection import is_refit
+from ipg.words import times
 
 __all__ = ["FINDINGS", "Finding", "RunLog", "diagnose", "key_numbers", "one_class_remedy", "run_begun_again"]
 
@@ -135,7 +136,7 @@ def representation_collapsed(log: RunLog) -> Finding | None:
     when = f"by iteration {log.failure.get('step')}" if recorded and log.failure else f"by epoch {log.epochs}"
     rate = log.config.get("learning_rate")
     if restarts := (log.failure or {}).get("restarts", 0):
-        when += f", also after it had begun again {_times(restarts)}"
+        when += f", also after it had begun again {times(restarts)}"
         rate = f"the last attempt had {rate / 2**restarts:g}" if isinstance(rate, int | float) else rate
     return Finding(
         "representation collapsed",
@@ -154,12 +155,12 @@ def run_begun_again(log: RunLog) -> Finding | None:
         return None
     rate = log.config.get("learning_rate")
     now = f", {rate / 2**restarts:g} where {rate:g} was asked for" if isinstance(rate, int | float) else ""
-    times = "once, with" if restarts == 1 else f"{restarts} times, each with"
+    each = "" if restarts == 1 else "each "
     return Finding(
         "run begun again",
         "note",
-        f"Training collapsed and began again {times} half the learning rate{now}. Nothing of the attempts before is in "
-        f"the network; the time of all is counted.",
+        f"Training collapsed and began again {times(restarts)}, {each}with half the learning rate{now}. Nothing of the "
+        f"attempts before is in the network; the time of all is counted.",
         "To save that time, give the lower --learning-rate from the start, or warm it up with --warmup 300; other "
         "seeds may collapse as well.",
     )
@@ -431,10 +432,6 @@ def _pace(log: RunLog) -> str:
     """How often the run corrected: `every`, and of one that follows the disagreement what came of it."""
     shares = log.of_steps("corrected")
     return f"{log.config.get('every')}" + (f", {_percent(shares[-1])} of the last epoch's steps" if shares else "")
-
-
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
 
 
 def _percent(share: float) -> str:

@@ -62,6 +62,7 @@ from ipg.training.optimization import class_weights, learning_rate, make_optimiz
 from ipg.training.outcome import Outcome, Progress
 from ipg.training.provenance import provenance
 from ipg.training.stepping import EagerStep, Means, PairFeed
+from ipg.words import times
 
 __all__ = ["Outcome", "Training", "settled", "train"]
 
@@ -264,7 +265,7 @@ class Training:
     def _told_of_attempts(self, error: CollapseError | NonFiniteError) -> CollapseError | NonFiniteError:
         """What ended the run, and what was tried before; the rate that was asked for may be far from the last."""
         rate = self.config.learning_rate / 2**self.progress.restarts
-        again = "once" if self.progress.restarts == 1 else f"{self.progress.restarts} times"
+        again = times(self.progress.restarts)
         return type(error)(f"{error} It had begun again {again}, at last with a learning rate of {rate:g}.")
 
     def _tell_of_restart(self, error: CollapseError) -> None:
