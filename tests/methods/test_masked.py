@@ -18,7 +18,7 @@ from ipg.data.table import ImageTable
 from ipg.methods import METHODS, Method, Setup, method_class
 from ipg.methods.masked import Masked, normalization, present
 from ipg.models import ImageModel, Normalization, build_model
-from ipg.models.grouped import GroupedOf
+from ipg.models.convolutions import ConvolutionOf
 from ipg.training import loop
 from ipg.training.interrupt import Interrupted
 from ipg.training.loop import Outcome, train
@@ -82,10 +82,11 @@ def test_what_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_depthwise_convolutions_can_be_differentiated_twice_at_little_cost(name: str) -> None:
-    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(64, 2))
+def test_convolutions_can_be_differentiated_twice_at_little_cost(name: str) -> None:
+    plain = nn.Conv2d(4, 4, 1, bias=False)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, groups=4), plain, nn.Flatten(), nn.Linear(64, 2))
     make(name, torch.ones(3, 1, 8, 8, dtype=torch.uint8), model)
-    assert [isinstance(layer, GroupedOf) for layer in model] == [False, True, False, False]
+    assert [isinstance(layer, ConvolutionOf) for layer in model] == [False, True, True, False, False]
 
 
 def test_masks_that_do_not_fit_the_table(table: ImageTable) -> None:

@@ -90,17 +90,41 @@ def test_the_same_bits_again() -> None:
     assert all(torch.equal(a, b) for a, b in zip(slopes(), slopes(), strict=True))
 
 
-def test_gradients_of_gradients() -> None:
+def powers(y: Tensor, of: list[Tensor], wanted: list[int], times: int) -> tuple[Tensor, ...]:
+    """Derivatives of sums of powers of derivatives by some of these, `times` over."""
+    value = y.pow(3).sum()
+    for _ in range(times - 1):
+        slopes = torch.autograd.grad(value, [of[number] for number in wanted], create_graph=True)
+        value = torch.stack([slope.pow(2).sum() for slope in slopes]).sum()
+    return torch.autograd.grad(value, of)
+
+
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("wanted", [[0], [1], [2], [0, 1, 2]])
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_gradients_of_gradients(bounds: tuple[float, float], wanted: list[int], times: int) -> None:
     given, known = normed((2, 16, 5, 5), torch.float32)
     wide = widened(given)
+    found = powers(frozen_norm(*given, *known, low=bounds[0], high=bounds[1]), given, wanted, times)
+    for gradient, exact in zip(found, powers(exactly(wide, known, *bounds), wide, wanted, times), strict=True):
+        assert off(gradient, exact) < 1e-5
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_second_pass_back(shape: tuple[int, ...], dtype: torch.dtype, tolerance: float) -> None:
+    given, known = normed(shape, dtype)
+    wide = widened(given)
+    back, again = randoms(shape, shape)
 
     def twice(y: Tensor, of: list[Tensor]) -> tuple[Tensor, ...]:
-        (slope,) = torch.autograd.grad(y.pow(3).sum(), of[:1], create_graph=True)
-        return torch.autograd.grad(slope.pow(2).sum(), of)
+        first = back.to(y.dtype).requires_grad_()
+        (slope,) = torch.autograd.grad(y, of[:1], first, create_graph=True)
+        return torch.autograd.grad(slope, [first, of[1]], again.to(y.dtype))  # again lies otherwise than the slope
 
     found = twice(frozen_norm(*given, *known, low=0.0, high=6.0), given)
     for gradient, exact in zip(found, twice(exactly(wide, known, 0.0, 6.0), wide), strict=True):
-        assert off(gradient, exact) < 1e-5
+        assert off(gradient, exact) < tolerance
 
 
 def test_gradients_of_gradients_of_frozen_layers() -> None:
@@ -126,6 +150,10 @@ def test_not_a_number_stays_one() -> None:
 def test_traced_as_it_runs() -> None:
     given, known = normed((2, 16, 4, 4), torch.float32)
     torch.library.opcheck(norms._fused, (*given, *known, 1e-5, 0.0, 6.0))
+    slope = laid_out(torch.ones_like(given[0]), torch.float32)
+    torch.library.opcheck(norms._fused_backward, (slope, *given, *known, 1e-5, 0.0, 6.0))
+    fixed = [each.detach() for each in (slope, slope, *given)]
+    torch.library.opcheck(norms._fused_second_backward, (*fixed, *known, 1e-5, 0.0, 6.0))
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from ipg.data.load import list_files
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 from ipg.methods.base import NEEDS, Method, Need, Setup
-from ipg.models.grouped import differentiable_twice
+from ipg.models.convolutions import differentiable_twice
 from ipg.models.image_model import ImageModel
 from ipg.pairs.masks import Masks
 from ipg.rationale import unwrap

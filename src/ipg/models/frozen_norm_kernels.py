@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["backward_kernel", "forward_kernel"]
+__all__ = ["backward_kernel", "forward_kernel", "second_backward_kernel"]
 
 
 @triton.jit
@@ -65,3 +65,26 @@ def backward_kernel(
     own = parts + part * 2 * channels + channel
     tl.store(own, tl.sum(along, 0) * inverse, mask=real)
     tl.store(own + channels, tl.sum(total, 0), mask=real)
+
+
+@triton.jit
+def second_backward_kernel(
+    ddx, dy, x, weight, bias, mean, variance, ddy, parts, positions, channels, eps, low, high,
+    span: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Writes what a gradient of dx gives back to dy, and parts of what it gives to weight, (parts, 1, channels)."""
+    part = tl.program_id(0).to(tl.int64)
+    channel = tl.program_id(1) * block + tl.arange(0, block)
+    real = channel < channels
+    _, inverse, gain, level = _line(weight, bias, mean, variance, channel, real, eps)
+    along = tl.zeros((span, block), tl.float32)
+    for start in range(part * span, positions, tl.num_programs(0) * span):
+        position = start + tl.arange(0, span)
+        here = (position < positions)[:, None] & real[None, :]
+        at = position[:, None] * channels + channel[None, :]
+        said = tl.load(x + at, mask=here, other=0.0).to(tl.float32) * gain[None, :] + level[None, :]
+        slope = tl.load(ddx + at, mask=here, other=0.0).to(tl.float32)
+        slope = tl.where((said <= low) | (said >= high), 0.0, slope)
+        tl.store(ddy + at, (slope * gain[None, :]).to(ddy.dtype.element_ty), mask=here)
+        along += slope * tl.load(dy + at, mask=here, other=0.0).to(tl.float32)
+    tl.store(parts + part * channels + channel, tl.sum(along, 0) * inverse, mask=real)

@@ -1,7 +1,8 @@
-"""Convolutions in groups whose gradients can be differentiated at the cost of a few convolutions.
+"""Convolutions whose gradients can be differentiated at the cost of a few convolutions.
 
-Of a grouped convolution torch differentiates the gradient one group at a time, and the depthwise layers of MobileNetV2
-have 7,136 groups. But three maps are enough, each linear in both of its arguments:
+Torch differentiates the gradient of a grouped convolution one group at a time, and the depthwise layers of MobileNetV2
+have 7,136 groups; that of a plain one by a convolution whose kernel is as large as the image, for which GPUs have no
+fast way. But three maps are enough, each linear in both of its arguments:
 
     A(x, w) = y     the convolution
     B(g, w)         what a gradient g of y gives back to x
@@ -26,18 +27,21 @@ __all__ = ["differentiable_twice"]
 
 
 def differentiable_twice(model: nn.Module) -> None:
-    """Have the grouped convolutions of `model` run so, in place."""
+    """Have the convolutions of `model` run so, in place.
+
+    Plain ones with a bias, which networks with norms do not have, stay: to the bit they add it otherwise.
+    """
     for module in model.modules():
-        if type(module) is nn.Conv2d and module.groups > 1 and _has_border_of_zeros(module):
-            swap(module, GroupedOf)
+        if type(module) is nn.Conv2d and (module.groups > 1 or module.bias is None) and _has_border_of_zeros(module):
+            swap(module, ConvolutionOf)
 
 
 def _has_border_of_zeros(layer: nn.Conv2d) -> bool:
     return isinstance(layer.padding, tuple) and layer.padding_mode == "zeros"
 
 
-class GroupedOf(Swapped):
-    """A grouped convolution, with zeros around its input."""
+class ConvolutionOf(Swapped):
+    """A convolution, with zeros around its input."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The convolution of `x` (B, C, H, W)."""

@@ -1,4 +1,4 @@
-"""Grouped convolutions whose gradients are differentiated, against torch's own."""
+"""Convolutions whose gradients are differentiated, against torch's own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from ipg.models.grouped import differentiable_twice
+from ipg.models.convolutions import differentiable_twice
 
 SHAPES: list[dict[str, Any]] = [
+    {"out_channels": 4, "kernel_size": 3, "stride": 2, "padding": 1},
+    {"out_channels": 12, "kernel_size": 1},
     {"out_channels": 8, "groups": 8, "kernel_size": 3, "padding": 1},
     {"out_channels": 16, "groups": 8, "kernel_size": 3, "stride": 2, "padding": 1},
     {"out_channels": 12, "groups": 4, "kernel_size": (3, 5), "padding": (0, 2), "dilation": (1, 2), "bias": True},
@@ -52,7 +55,7 @@ def test_derivatives(shape: dict[str, Any], times: int) -> None:
 
 
 def test_gradients_of_gradients_are_those_of_small_steps() -> None:
-    _, layer = pair_of(SHAPES[1])
+    _, layer = pair_of(SHAPES[3])
     x = torch.randn(1, 8, 4, 4, dtype=torch.float64, requires_grad=True)
     weight = layer.weight.detach().requires_grad_()
 
@@ -63,7 +66,7 @@ def test_gradients_of_gradients_are_those_of_small_steps() -> None:
 
 
 def test_half_precision_beside_single() -> None:
-    plain, other = (layer.float() for layer in pair_of(SHAPES[2]))
+    plain, other = (layer.float() for layer in pair_of(SHAPES[4]))
     x = torch.randn(2, 8, 7, 9)
     with torch.autocast("cpu", torch.bfloat16):
         assert other(x).dtype == plain(x).dtype == torch.bfloat16
@@ -83,6 +86,25 @@ def test_as_many_operations_for_many_groups_as_for_few() -> None:
             derivatives(layer, torch.randn(1, 64, 5, 5), 2)
         counts.append(sum(event.count for event in seen.key_averages() if event.key.startswith("aten::conv")))
     assert 0 < counts[0] == counts[1]
+
+
+def test_no_kernel_is_as_large_as_the_image() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.Conv2d(8, 8, 1, bias=False))
+    differentiable_twice(model)
+    with CountKernels() as seen:
+        derivatives(model, torch.randn(1, 3, 9, 9), 2)
+    assert seen.largest == 3
+
+
+class CountKernels(TorchDispatchMode):
+    """Notes the largest kernel that something is convolved with."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.convolution.default:
+            self.largest = max(self.largest, *args[1].shape[2:])
+        return func(*args, **(kwargs or {}))
 
 
 def test_other_layers_stay_and_copies_go_along() -> None:
