@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ipg.evaluation.selection import is_refit
+from ipg.restarts import rate_after
 from ipg.words import times
 
 __all__ = ["FINDINGS", "Finding", "RunLog", "diagnose", "key_numbers", "one_class_remedy", "run_begun_again"]
@@ -137,7 +138,7 @@ def representation_collapsed(log: RunLog) -> Finding | None:
     rate = log.config.get("learning_rate")
     if restarts := (log.failure or {}).get("restarts", 0):
         when += f", also after it had begun again {times(restarts)}"
-        rate = f"the last attempt had {rate / 2**restarts:g}" if isinstance(rate, int | float) else rate
+        rate = f"the last attempt had {rate_after(rate, restarts):g}" if isinstance(rate, int | float) else rate
     return Finding(
         "representation collapsed",
         "error",
@@ -154,7 +155,7 @@ def run_begun_again(log: RunLog) -> Finding | None:
     if not restarts or log.failure is not None:
         return None
     rate = log.config.get("learning_rate")
-    now = f", {rate / 2**restarts:g} where {rate:g} was asked for" if isinstance(rate, int | float) else ""
+    now = f", {rate_after(rate, restarts):g} where {rate:g} was asked for" if isinstance(rate, int | float) else ""
     each = "" if restarts == 1 else "each "
     return Finding(
         "run begun again",

@@ -38,6 +38,7 @@ from ipg.methods import Method, Setup, method_class
 from ipg.methods.optimizers import load_optimizer
 from ipg.methods.options import parse_options
 from ipg.pairs.pairset import PairSampler
+from ipg.restarts import rate_after
 from ipg.seeds import derive_seed
 from ipg.training.capture import CapturedStep
 from ipg.training.device import (
@@ -264,14 +265,14 @@ class Training:
 
     def _told_of_attempts(self, error: CollapseError | NonFiniteError) -> CollapseError | NonFiniteError:
         """What ended the run, and what was tried before; the rate that was asked for may be far from the last."""
-        rate = self.config.learning_rate / 2**self.progress.restarts
+        rate = rate_after(self.config.learning_rate, self.progress.restarts)
         again = times(self.progress.restarts)
         return type(error)(f"{error} It had begun again {again}, at last with a learning rate of {rate:g}.")
 
     def _tell_of_restart(self, error: CollapseError) -> None:
         number = self.progress.restarts + 1
         for listener in self.listeners:
-            listener.restarted(error, number=number, rate=self.config.learning_rate / 2**number)
+            listener.restarted(error, number=number, rate=rate_after(self.config.learning_rate, number))
 
     def _go(self, request: StopRequest) -> Outcome:
         for listener in self.listeners:
@@ -300,7 +301,7 @@ class Training:
 
     def _rate(self, step: int) -> float:
         """The learning rate of an iteration (from 0): half of the schedule's for each time that the run began again."""
-        return float(learning_rate(step, self.total, self.config) / 2**self.progress.restarts)
+        return rate_after(learning_rate(step, self.total, self.config), self.progress.restarts)
 
     def _step(self, rows: Tensor) -> None:
         """One iteration; where the device has not enough memory for it, find out how much of the batch would fit."""
