@@ -191,6 +191,8 @@ class Training(Assembly):
             told = self._told_of_attempts(error) if restarts else error
             if home is not None:
                 home.fail(told, step=self.progress.step, restarts=restarts)
+            for listener in self.listeners:
+                listener.failed(told, restarts=restarts)
             raise told from None
 
     def again(self) -> Progress:
