@@ -22,6 +22,7 @@ from ipg.evaluation.pairs import pair_disagreement
 from ipg.methods import Method, method_class
 from ipg.models import load_model
 from ipg.pairs.pairset import PairSet
+from ipg.restarts import rate_after
 from ipg.training.device import autocast_dtype, numerics, resolve_device
 from ipg.training.folder import FolderError, RunFolder, read_json
 from ipg.training.listeners import Listener
@@ -195,9 +196,10 @@ def fit(
     run = Run(config, materials, train(config, materials, folder=where, listeners=listeners))
     if (restarts := run.result.get("restarted", 0)) and not listeners:
         asked = run.result["config"]["learning_rate"]
+        last = rate_after(asked, restarts)
         warnings.warn(
-            f"training collapsed and began again {times(restarts)}, with a learning rate of {asked / 2**restarts:g} in "
-            f"the place of {asked:g}; restarts=0 ends such a run",
+            f"training collapsed and began again {times(restarts)}, with a learning rate of {last:g} in the place of "
+            f"{asked:g}; restarts=0 ends such a run",
             stacklevel=2,
         )
     return run

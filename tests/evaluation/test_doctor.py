@@ -19,7 +19,9 @@ from ipg.config import RunConfig
 from ipg.data.table import ImageTable
 from ipg.evaluation import batch_norm
 from ipg.evaluation.batch_norm import batch_norm_gap
-from ipg.evaluation.doctor import FINDINGS, Finding, RunLog, diagnose, key_numbers
+from ipg.evaluation.doctor.diagnosis import FINDINGS, diagnose, key_numbers
+from ipg.evaluation.doctor.finding import Finding
+from ipg.evaluation.doctor.log import RunLog
 from ipg.guidance import CollapseError, Guidance, NonFiniteError, Pairs
 from ipg.training import folder as folder_module
 from ipg.training.folder import RunFolder, read_json, read_jsonl

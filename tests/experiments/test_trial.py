@@ -23,6 +23,8 @@ from ipg.experiments.arms import collapsed, same_run, unmeasured, went_wrong
 from ipg.experiments.study import Trial
 from ipg.experiments.trial import _pack, run_trial
 from ipg.guidance import CollapseError, NonFiniteError
+from ipg.training import loop
+from ipg.training.interrupt import Interrupted, StopRequest
 from ipg.training.loop import train
 from ipg.training.materials import Materials, gather
 
@@ -185,6 +187,32 @@ def test_a_collapsed_run_has_a_row_of_what_it_is_worth(
     shares = [row["metrics"]["groups"][name]["accuracy"] for name in train.group_names]
     expected = np.mean([shares[group] for group in train.group.tolist()])
     assert row["metrics"]["average_reweighted"] == pytest.approx(expected)  # or the arm would have none
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_row_of_a_run_that_collapsed_to_the_last_says_how_often_it_began_again(
+    trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stopped: bool
+) -> None:
+    """Also where the last attempt was taken up by another process, which saw none of those before."""
+    between, stops = loop.Training._between_steps, [(2, 1)] if stopped else []
+
+    def going(run: loop.Training, request: StopRequest) -> None:
+        if run.progress.step == 2:
+            raise CollapseError("the model has collapsed.")
+        request.made = (run.progress.restarts, run.progress.step) in stops
+        between(run, request)
+
+    monkeypatch.setattr(loop.Training, "_between_steps", going)
+    one = trial("ipg", restarts=2, learning_rate=1e-3)
+    if stopped:
+        with pytest.raises(Interrupted):
+            run_trial(one, folder=tmp_path / "run")
+        stops.clear()
+    row = run_trial(one, folder=tmp_path / "run")
+    assert row["restarted"] == 2
+    assert row["collapse"].endswith("begun again 2 times, at last with a learning rate of 0.00025.")
+    assert set(row) >= ROW
+    assert "restarted" not in run_trial(trial("ipg", restarts=0))
 
 
 def test_a_run_whose_loss_is_no_number_has_a_row_too(trial: Callable[..., Trial]) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from ipg.config import RunConfig
 from ipg.methods import METHODS, method_class
-from ipg.training import loop
+from ipg.training import assembly, loop
 from ipg.training.loop import Outcome
 from ipg.training.stepping import EagerStep
 
@@ -38,7 +38,7 @@ def through_a_compiled_network(one_epoch: Callable[..., Outcome]) -> Callable[..
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(torch, "compile", compile)
             patch.setattr(loop, "resolve", compiled)
-            patch.setattr(loop, "CapturedStep", EagerStep)
+            patch.setattr(assembly, "CapturedStep", EagerStep)
             return one_epoch(name, **settings)
 
     return run

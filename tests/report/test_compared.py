@@ -262,6 +262,9 @@ def test_caveats_on_runs_that_began_again(plain: MethodRows) -> None:
     text = said(make(plain, method("ipg", {0: begun, 1: row(0.5, 0.5)})))
     assert "IPG collapsed and began again in 1 of 2 runs, each time with half the learning rate." in text
     assert "ERM collapsed" not in text
+    in_vain = said(make(plain, method("ipg", {0: begun | {"collapse": "the model has collapsed"}})))
+    assert "began again" not in in_vain
+    assert "IPG broke off in 1 of 1 run" in in_vain
 
 
 def test_caveats_on_runs_that_broke_off(plain: MethodRows) -> None:

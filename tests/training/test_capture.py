@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ipg.config import RunConfig
-from ipg.training import loop
+from ipg.training import assembly, loop
 from ipg.training.capture import WARM_UP, CapturedStep
 from ipg.training.interrupt import Interrupted
 from ipg.training.loop import Outcome, train
@@ -44,14 +44,14 @@ class Watched(CapturedStep):
 def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Watched]]:
     """The runs of a test, as they were captured."""
     Watched.made = []
-    monkeypatch.setattr(loop, "CapturedStep", Watched)
+    monkeypatch.setattr(assembly, "CapturedStep", Watched)
     yield Watched
     Watched.made = []  # with their memory
 
 
 def eagerly(config: RunConfig, materials: Materials, monkeypatch: pytest.MonkeyPatch) -> Outcome:
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "CapturedStep", EagerStep)
+        patch.setattr(assembly, "CapturedStep", EagerStep)
         return train(config, materials)
 
 
@@ -198,7 +198,7 @@ def test_an_optimizer_that_cannot_be_captured_is_announced_and_used(
     def plain(model: nn.Module, config: RunConfig, device: torch.device) -> torch.optim.Optimizer:
         return torch.optim.Adam(model.parameters(), lr=config.learning_rate)  # not capturable
 
-    monkeypatch.setattr(loop, "make_optimizer", plain)
+    monkeypatch.setattr(assembly, "make_optimizer", plain)
     config = settings("ipg", device="cuda", batch=24, epochs=4, deterministic=True, precision="fp32")
     with pytest.warns(UserWarning, match="this step cannot be captured as a CUDA graph and runs as written: "):
         outcome = train(config, materials(config))

@@ -169,9 +169,13 @@ class Told(Listener):
 
     def __init__(self) -> None:
         self.restarts: list[tuple[int, float]] = []
+        self.failures: list[tuple[str, int]] = []
 
     def restarted(self, error: Exception, *, number: int, rate: float) -> None:
         self.restarts.append((number, rate))
+
+    def failed(self, error: Exception, *, restarts: int) -> None:
+        self.failures.append((str(error), restarts))
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
@@ -219,6 +223,7 @@ def test_a_run_begins_again_as_often_as_it_may(
     with pytest.raises(CollapseError, match=re.escape(said)):
         train(config, materials(config), listeners=[told], folder=tmp_path)
     assert len(told.restarts) == 2
+    assert told.failures == [(said, 2)]
     found = read_json(tmp_path / "failure.json")
     assert (found["kind"], found["restarts"]) == ("CollapseError", 2)
 

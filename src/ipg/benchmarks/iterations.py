@@ -14,10 +14,10 @@ from ipg.benchmarks.measure import timed
 from ipg.config import RunConfig
 from ipg.data.batches import Batch, Batches
 from ipg.evaluation.batch_norm import keep_statistics
+from ipg.training.assembly import Assembly
 from ipg.training.device import numerics
 from ipg.training.distributed import Team
 from ipg.training.engine import compiling, resolve
-from ipg.training.loop import Training
 from ipg.training.materials import Materials
 
 __all__ = ["Block", "as_in_a_run", "iterations", "per_step", "steps_for"]
@@ -39,7 +39,7 @@ def iterations(
         ready: always the same batch, as the network takes it.
     """
     config = resolve(config, device, processes=1)
-    run = Training(config, materials.to(device, resident=resident), device, (), (), Team())
+    run = Assembly(config, materials.to(device, resident=resident), device, (), Team())
     if ready:
         run.step = type(run.step)(run.method, _Ready(run.batches), None, run.means)
     run.model.train()

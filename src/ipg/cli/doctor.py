@@ -37,7 +37,8 @@ def doctor(
     from rich.text import Text
 
     from ipg.cli.console import percent
-    from ipg.evaluation.doctor import RunLog, diagnose, key_numbers
+    from ipg.evaluation.doctor.diagnosis import diagnose, key_numbers
+    from ipg.evaluation.doctor.log import RunLog
     from ipg.training.folder import FolderError, RunFolder, read_json, read_jsonl
 
     def read(folder: Path) -> tuple[RunLog, str]:

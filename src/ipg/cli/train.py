@@ -52,7 +52,8 @@ def train(
     from rich.console import Console  # torch takes seconds to load: mistakes in the settings do not wait for it
 
     from ipg.cli.console import in_a_line, print_metrics, same_class, watching
-    from ipg.evaluation.doctor import RunLog, one_class_remedy, run_begun_again
+    from ipg.evaluation.doctor.log import RunLog
+    from ipg.evaluation.doctor.training import one_class_remedy, run_begun_again
     from ipg.evaluation.groups import is_constant
     from ipg.evaluation.selection import kept_epoch
     from ipg.training.distributed import processes

@@ -23,6 +23,7 @@ from typing import Any
 from ipg.config import RunConfig
 from ipg.evaluation.spread import Spread, spread
 from ipg.experiments.study import ADDED, ELSEWHERE, ON_PAIRS, Study, Trial, own_options
+from ipg.restarts import rate_after
 
 __all__ = [
     "Arm", "Figure", "Spread", "arms_of", "broke_off", "collapsed", "figure_of", "published", "run_of", "same_run",
@@ -91,7 +92,8 @@ class Arm:
     @property
     def begun_again(self) -> tuple[float, ...]:
         """The last learning rates of the seeds that collapsed and began again, each time with half of it."""
-        return tuple(row["config"]["learning_rate"] / 2 ** row["restarted"] for row in self.rows if "restarted" in row)
+        begun = (row for row in self.rows if "restarted" in row)
+        return tuple(rate_after(row["config"]["learning_rate"], row["restarted"]) for row in begun)
 
     @property
     def unmeasured(self) -> int:

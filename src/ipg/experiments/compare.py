@@ -18,11 +18,11 @@ from ipg.experiments.store import Store, read_rows
 from ipg.experiments.study import Study, Trial
 from ipg.files import write_json
 from ipg.methods import method_class, parse_options
+from ipg.training.assembly import Assembly
 from ipg.training.device import own_randomness, resolve_device
 from ipg.training.distributed import Team
 from ipg.training.engine import resolve
 from ipg.training.folder import read_json
-from ipg.training.loop import Training
 from ipg.training.materials import Materials, gather
 
 __all__ = ["SPLIT", "Facts", "comparison", "examine", "keep_record"]
@@ -176,7 +176,7 @@ def _get_ready(trial: Trial, table: ImageTable) -> Materials:
     place = torch.device("cpu")
     with own_randomness(place):
         materials = gather(plain, table=table)
-        Training(plain, materials, place, (), ("validation", SPLIT), Team()).method.close()
+        Assembly(plain, materials, place, ("validation", SPLIT), Team()).method.close()
     return materials
 
 

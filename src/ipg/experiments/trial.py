@@ -65,7 +65,7 @@ def run_trial(
         )
     except (CollapseError, NonFiniteError) as error:
         seconds = time.perf_counter() - begun
-        return _collapsed(trial, materials, metrics_split, str(error), seconds, trained=not teller.in_first_stage)
+        return _collapsed(trial, materials, metrics_split, str(error), seconds, teller)
     result = outcome.result
     selected = next(row for row in outcome.rows if row["epoch"] == result["selected_epoch"])
     part = materials.table.part(metrics_split)
@@ -114,13 +114,13 @@ def _identity(trial: Trial, materials: Materials, config: Mapping[str, Any], spl
 
 
 def _collapsed(
-    trial: Trial, materials: Materials, split: str, why: str, seconds: float, *, trained: bool
+    trial: Trial, materials: Materials, split: str, why: str, seconds: float, teller: _Teller
 ) -> dict[str, Any]:
     """The row of a run that collapsed or diverged: its network as it stands, so that no table leaves it out.
 
-    Where that is not `trained` at all, the metrics are those of no image: all null.
+    Where that is not trained at all, the metrics are those of no image: all null.
     """
-    model, config = materials.model, trial.config
+    model, config, trained = materials.model, trial.config, not teller.in_first_stage
     meant = resolve_device(config.device)
     device = next(model.parameters()).device  # another, where it was not trained
     autocast = autocast_dtype(config)
@@ -135,6 +135,7 @@ def _collapsed(
     return {
         **_identity(trial, materials, settled(resolve(config, meant, processes=1)), split),
         "selected_epoch": None,
+        **({"restarted": teller.restarts} if teller.restarts else {}),
         "collapse": why,
         "metrics": found,
         "predictions": _pack(predicted_class(said).cpu().numpy(), part.num_classes),
@@ -147,11 +148,12 @@ def _collapsed(
 
 
 class _Teller(Listener):
-    """Passes on how far a run is, and knows whether it is in its first stage."""
+    """Passes on how far a run is; knows whether it is in its first stage, and its restarts where it failed."""
 
     def __init__(self, tell: Callable[[float], None] | None) -> None:
         self._tell = tell or (lambda share: None)
         self.in_first_stage = False
+        self.restarts = 0
 
     def first_stage(self, *, step: int, total: int) -> None:
         self.in_first_stage = True
@@ -160,6 +162,9 @@ class _Teller(Listener):
         self.in_first_stage = False
         self._total = total
         self._tell(step / total)
+
+    def failed(self, error: Exception, *, restarts: int) -> None:
+        self.restarts = restarts
 
     def progress(self, step: int, values: Mapping[str, float]) -> None:
         self._tell(step / self._total)

@@ -17,6 +17,7 @@ from ipg.report.looks import find_looks
 from ipg.report.page import Flip, PageData, RunView
 from ipg.report.pair_answers import answers, find_flips, in_turns
 from ipg.report.results import compared
+from ipg.restarts import rate_after
 from ipg.words import number_of
 
 __all__ = ["page_data"]
@@ -152,7 +153,7 @@ def _last_rate(run: Run) -> dict[str, object]:
     restarts, rate = run.result.get("restarted", 0), run.result["config"].get("learning_rate")
     if not restarts or rate is None:
         return {}
-    return {"learning_rate": f"{rate:g} ({rate / 2**restarts:g} after {number_of(restarts, 'restart')})"}
+    return {"learning_rate": f"{rate:g} ({rate_after(rate, restarts):g} after {number_of(restarts, 'restart')})"}
 
 
 def _pairs_there(run: Run) -> dict[str, object]:

@@ -53,7 +53,7 @@ class MethodRows:
     @property
     def restarted(self) -> int:
         """How many runs collapsed, began again with a lower learning rate, and ended well."""
-        return sum("restarted" in row for row in self.rows.values())
+        return sum("restarted" in row and not broke_off(row) for row in self.rows.values())
 
     @property
     def unmeasured(self) -> int:

@@ -27,21 +27,15 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from ipg.collectives import GlobalCrossEntropy
 from ipg.config import RunConfig
-from ipg.data.augment import Augmentation
-from ipg.data.batches import Batches
 from ipg.data.table import ImageTable
 from ipg.evaluation.batch_norm import keep_statistics
 from ipg.guidance import CollapseError, Guidance, NonFiniteError
-from ipg.methods import Method, Setup, method_class
-from ipg.methods.optimizers import load_optimizer
-from ipg.methods.options import parse_options
-from ipg.pairs.pairset import PairSampler
+from ipg.methods import method_class
+from ipg.restarts import rate_after
 from ipg.seeds import derive_seed
-from ipg.training.capture import CapturedStep
+from ipg.training.assembly import Assembly
 from ipg.training.device import (
-    autocast_dtype,
     numerics,
     own_randomness,
     random_state,
@@ -50,18 +44,16 @@ from ipg.training.device import (
     set_random_state,
 )
 from ipg.training.distributed import Team
-from ipg.training.engine import compile_model, compiling, lay_out, resolve
+from ipg.training.engine import compiling, resolve
 from ipg.training.folder import FIRST_STAGE, RunFolder
 from ipg.training.identity import identify, settled
 from ipg.training.interrupt import Interrupted, StopRequest, stop_on_signals
-from ipg.training.judging import Judge
 from ipg.training.listeners import FirstStage, Listener
 from ipg.training.materials import Materials
 from ipg.training.memory import OutOfMemoryError, fitting_batch
-from ipg.training.optimization import class_weights, learning_rate, make_optimizer, set_rate
+from ipg.training.optimization import learning_rate, set_rate
 from ipg.training.outcome import Outcome, Progress
 from ipg.training.provenance import provenance
-from ipg.training.stepping import EagerStep, Means, PairFeed
 from ipg.words import times
 
 __all__ = ["Outcome", "Training", "settled", "train"]
@@ -157,8 +149,8 @@ def _first_stage(
     return train(before, own, folder=place, listeners=[FirstStage(one) for one in listeners], evaluate_on=())
 
 
-class Training:
-    """The parts of a run, put together once."""
+class Training(Assembly):
+    """A run: its parts, where it is, and the loop over them."""
 
     def __init__(
         self,
@@ -171,67 +163,11 @@ class Training:
         first: Outcome | None = None,
         evaluate_once: Sequence[str] = (),
     ) -> None:
-        config = config.suited()
-        self.config, self.device, self.listeners, self.team = config, device, listeners, team
+        super().__init__(config, materials, device, evaluate_on, team, first, evaluate_once)
+        self.listeners = listeners
         self.home: RunFolder | None = None
-        kind = method_class(config.method)
-        trained_on = materials.pairs if "pairs" in kind.needs and len(materials.pairs or ()) else None
-        self.autocast = autocast_dtype(config)
-        self.model = lay_out(materials.model, config, device)
-        self.fast = compile_model(self.model, config)
-        self.judge = Judge(config, materials, evaluate_on, self.model, self.fast, team, trained_on, once=evaluate_once)
-        train_table, self.validation = self.judge.training, self.judge.validation
-        self.optimizer = make_optimizer(self.model, config, device)
-        compile = config.engine == "compiled"
-        views = Augmentation(config.crop, config.flip)
-        options = parse_options(kind, config.options)
-        self._earlier = 0.0 if first is None else float(first.result["seconds"])
-        self._learns = first is not None
-        if first is not None:
-            learnt = kind.learn(first.model, train_table, options, autocast=self.autocast)
-            sampling = team.first(lambda: learnt)  # which other GPUs may see a little differently
-        else:
-            sampling = kind.sampling(train_table, options, seed=derive_seed(config.seed, "sampling"))
-        masks = materials.masks if kind.needs & {"masks", "attention"} else None
-        self.batches = Batches(
-            train_table,
-            config.batch,
-            seed=config.seed,
-            sampling=sampling,
-            augmentation=views,
-            share=team.rows,
-            compile=compile,
-            masks=masks,
-            steps=config.steps,
-        )
-        self.total = config.epochs * len(self.batches)
-        sampler = None
-        if trained_on is not None:
-            seed, part = derive_seed(config.seed, "pair batches"), (team.index, team.size)
-            sampler = PairSampler(trained_on, config.pair_batch, seed=seed, part=part)
-        feed = PairFeed(sampler, augmentation=views, compile=compile) if sampler is not None else None
-        criterion = GlobalCrossEntropy(class_weights(train_table) if config.class_weighted else None)
-        replica = team.replica(self.fast, device, batch_norm=config.batch_norm)
-        loss = torch.compile(criterion.to(device), dynamic=False) if compile else criterion.to(device)
-        setup = Setup(
-            replica,
-            self.optimizer,
-            loss,
-            config,
-            feed,
-            self.autocast,
-            table=train_table,
-            make_optimizer=lambda network: make_optimizer(network, config, device),
-            validation=self.validation,
-            pair_set=materials.pairs,
-            masks=masks,
-        )
-        self.method: Method = kind(setup)
-        self.sampler = sampler
-        self.means = Means(compile=compile)
-        stepper = EagerStep if config.engine == "eager" else CapturedStep
-        self.step: EagerStep = stepper(self.method, self.batches, feed, self.means)
         self.progress = Progress()
+        self._earlier = 0.0 if first is None else float(first.result["seconds"])
         self._clock = self._last_look = self._last_save = time.perf_counter()
         self._save_took = 0.0
 
@@ -255,6 +191,8 @@ class Training:
             told = self._told_of_attempts(error) if restarts else error
             if home is not None:
                 home.fail(told, step=self.progress.step, restarts=restarts)
+            for listener in self.listeners:
+                listener.failed(told, restarts=restarts)
             raise told from None
 
     def again(self) -> Progress:
@@ -264,14 +202,14 @@ class Training:
 
     def _told_of_attempts(self, error: CollapseError | NonFiniteError) -> CollapseError | NonFiniteError:
         """What ended the run, and what was tried before; the rate that was asked for may be far from the last."""
-        rate = self.config.learning_rate / 2**self.progress.restarts
+        rate = rate_after(self.config.learning_rate, self.progress.restarts)
         again = times(self.progress.restarts)
         return type(error)(f"{error} It had begun again {again}, at last with a learning rate of {rate:g}.")
 
     def _tell_of_restart(self, error: CollapseError) -> None:
         number = self.progress.restarts + 1
         for listener in self.listeners:
-            listener.restarted(error, number=number, rate=self.config.learning_rate / 2**number)
+            listener.restarted(error, number=number, rate=rate_after(self.config.learning_rate, number))
 
     def _go(self, request: StopRequest) -> Outcome:
         for listener in self.listeners:
@@ -300,7 +238,7 @@ class Training:
 
     def _rate(self, step: int) -> float:
         """The learning rate of an iteration (from 0): half of the schedule's for each time that the run began again."""
-        return float(learning_rate(step, self.total, self.config) / 2**self.progress.restarts)
+        return rate_after(learning_rate(step, self.total, self.config), self.progress.restarts)
 
     def _step(self, rows: Tensor) -> None:
         """One iteration; where the device has not enough memory for it, find out how much of the batch would fit."""
@@ -428,20 +366,9 @@ class Training:
         if self.home is None:
             return
         self._tick()
-        means = self.means.over(self.team.peers)
-        self.team.settle(self.model)
-        if not self.team.leads:
+        if (parts := self.state()) is None:
             return
-        state = {
-            "progress": vars(self.progress),
-            "drawn": self.batches.drawn if self._learns else None,
-            "model": dict(self.model.state_dict()),
-            "optimizer": self.optimizer.state_dict(),
-            "method": self.method.state_dict(),
-            "sampler": self.sampler.state_dict() if self.sampler is not None else None,
-            "means": means.state_dict(),
-            "random": random_state(self.device),
-        }
+        state = {"progress": vars(self.progress), **parts, "random": random_state(self.device)}
         self.home.save(state, self.progress.rows)
         self._save_took = time.perf_counter() - begun
 
@@ -453,15 +380,7 @@ class Training:
         if found.restarts < self.progress.restarts:
             return  # of before the run began again
         self.progress = found
-        if state.get("drawn") is not None:  # predicted again it may be a little different
-            self.batches.draw_from(state["drawn"])
-            self.total = self.config.epochs * len(self.batches)
-        self.model.load_state_dict(state["model"])
-        load_optimizer(self.optimizer, state["optimizer"])
-        self.method.load_state_dict(state["method"])
-        if self.sampler is not None:
-            self.sampler.load_state_dict(state["sampler"])
-        self.means.load_state_dict({name: total.to(self.device) for name, total in state["means"].items()})
+        self.load_state(state)
         if self.team.leads:
             set_random_state(state["random"])
         else:

@@ -19,6 +19,7 @@ from ipg.models.fitting import load_weights
 from ipg.models.small import SmallNet
 from ipg.models.weights import read_weights
 from ipg.rationale import find_head
+from ipg.restarts import rate_after
 from ipg.training.folder import FolderError, read_json
 
 __all__ = ["as_started", "check_images", "network_name", "start_from"]
@@ -45,7 +46,7 @@ def as_started(config: RunConfig) -> RunConfig:
         changes["size"] = known["size"]
     rate, alike = known.get("learning_rate"), known.get("optimizer") == config.optimizer
     if config.is_auto("learning_rate") and isinstance(rate, int | float) and alike and not config.freeze:
-        rate /= 2 ** _restarts(str(config.start))  # it collapsed with the one that was asked for
+        rate = rate_after(rate, _restarts(str(config.start)))  # it collapsed with the one that was asked for
         changes["learning_rate"] = rate if known.get("weights") is None else min(rate, TRAINED_RATE)
     return config.with_changes(**changes)
 

@@ -1,0 +1,49 @@
+"""A finding, and what several of them say and go by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ipg.evaluation.doctor.log import RunLog
+
+__all__ = ["FALLS", "Check", "Finding", "Severity", "falls", "longer", "percent"]
+
+FALLS = 0.05
+"""Share by which a value must fall to have fallen."""
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong."""
+
+    name: str
+    severity: Severity
+    meaning: str
+    """One sentence, with the numbers."""
+    remedy: str
+    """One sentence."""
+
+
+Check = Callable[[RunLog], Finding | None]
+
+
+def longer(log: RunLog) -> str:
+    """How to train longer: the folder of a finished run is not gone on with."""
+    return (
+        f"train longer (more --epochs than {log.config.get('epochs', 'these')}, or --from this run's folder to go on "
+        f"from its network; both with another --output)"
+    )
+
+
+def falls(values: Sequence[float]) -> bool:
+    """Whether the last value lies clearly below the first; of fewer than two nothing speaks against it."""
+    return len(values) < 2 or values[-1] < (1 - FALLS) * values[0]
+
+
+def percent(share: float) -> str:
+    """A share in percent."""
+    return f"{100 * share:.1f} %"

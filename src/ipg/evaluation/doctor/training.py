@@ -1,0 +1,174 @@
+"""Findings on what ended a run, and on the task: whether it is learnt, and what corrections leave of its gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ipg.evaluation.doctor.finding import Finding, falls, longer, percent
+from ipg.evaluation.doctor.log import RunLog
+from ipg.restarts import rate_after
+from ipg.words import times
+
+__all__ = [
+    "clip_on_most_steps", "floor_on_most_steps", "loss_not_finite", "one_class_predicted", "one_class_remedy",
+    "representation_collapsed", "run_begun_again", "task_gradient_scaled_to_nothing", "validation_at_chance",
+]  # fmt: skip
+
+MOST = 0.5
+"""Share of the steps that counts as most."""
+TINY_SCALE = 0.01
+"""Mean factor on the task gradient below which it has all but vanished."""
+
+# -- failures --------------------------------------------------------------------------------------------------------
+
+
+def loss_not_finite(log: RunLog) -> Finding | None:
+    """The loss or a gradient became NaN or infinite."""
+    losses = [row.get("train", {}).get("task_loss") for row in log.rows]
+    recorded = log.failure is not None and log.failure.get("kind") == "NonFiniteError"
+    if not recorded and all(loss is None or math.isfinite(loss) for loss in losses):
+        return None
+    when = f"by iteration {log.failure.get('step')}" if recorded and log.failure else "in the epochs logged"
+    return Finding(
+        "loss not finite",
+        "error",
+        f"The loss or a gradient became NaN or infinite {when}, and nothing can be learnt from there.",
+        f"Lower the learning rate ({log.config.get('learning_rate')}) or warm it up with --warmup; if that does not "
+        f"help, look for NaN in the images.",
+    )
+
+
+def representation_collapsed(log: RunLog) -> Finding | None:
+    """All images of the pairs stand on one point."""
+    margins, separations, alignments = (log.of_steps(name) for name in ("margin", "separation", "alignment"))
+    recorded = log.failure is not None and log.failure.get("kind") == "CollapseError"
+    flat = bool(margins and margins[-1] > 0 and log.of_steps("uniformity")[-1] > 0) and (
+        max(separations[-1], alignments[-1]) <= 1e-3 * margins[-1]
+    )
+    if not (recorded or flat):
+        return None
+    when = f"by iteration {log.failure.get('step')}" if recorded and log.failure else f"by epoch {log.epochs}"
+    rate = log.config.get("learning_rate")
+    if restarts := (log.failure or {}).get("restarts", 0):
+        when += f", also after it had begun again {times(restarts)}"
+        rate = f"the last attempt had {rate_after(rate, restarts):g}" if isinstance(rate, int | float) else rate
+    return Finding(
+        "representation collapsed",
+        "error",
+        f"All images of the pairs had fallen onto one point {when}: every gradient is zero there, and the pairs only "
+        f"seem to agree.",
+        f"Warm the learning rate up (--warmup 300), lower it ({rate}), use a larger margin "
+        f"({log.config.get('margin')}), or pairs that differ in the shortcut alone.",
+    )
+
+
+def run_begun_again(log: RunLog) -> Finding | None:
+    """The run collapsed and began again with a lower learning rate."""
+    restarts = max((row.get("restarts", 0) for row in log.rows), default=0)
+    if not restarts or log.failure is not None:
+        return None
+    rate = log.config.get("learning_rate")
+    now = f", {rate_after(rate, restarts):g} where {rate:g} was asked for" if isinstance(rate, int | float) else ""
+    each = "" if restarts == 1 else "each "
+    return Finding(
+        "run begun again",
+        "note",
+        f"Training collapsed and began again {times(restarts)}, {each}with half the learning rate{now}. Nothing of the "
+        f"attempts before is in the network; the time of all is counted.",
+        "To save that time, give the lower --learning-rate from the start, or warm it up with --warmup 300; other "
+        "seeds may collapse as well.",
+    )
+
+
+# -- the task --------------------------------------------------------------------------------------------------------
+
+
+def one_class_predicted(log: RunLog) -> Finding | None:
+    """Every validation image gets the same class."""
+    if log.validation.get("predicted_classes") != 1:
+        return None
+    return Finding(
+        "one class predicted",
+        "error",
+        f"Every validation image gets the same class after epoch {log.epochs}, so that pairs agree for no merit.",
+        one_class_remedy(log),
+    )
+
+
+def one_class_remedy(log: RunLog) -> str:
+    """What to do about a network that gives every image the same class."""
+    return (
+        f"Warm the learning rate up or change it ({log.config.get('learning_rate')}), and {longer(log)}; in a "
+        f"guided run raise alpha, too, if the task loss does not fall."
+    )
+
+
+def validation_at_chance(log: RunLog) -> Finding | None:
+    """Validation accuracy is what guessing would give."""
+    groups: Mapping[str, Mapping[str, Any]] = log.validation.get("groups") or {}
+    balanced, images = log.validation.get("balanced"), sum(group["count"] for group in groups.values())
+    if balanced is None or not images or log.validation.get("predicted_classes") == 1:
+        return None
+    chance = 1 / len({name.rsplit(", ", 1)[0] for name in groups})  # a group is a class and an attribute
+    noise = 2 * math.sqrt(chance * (1 - chance) / images)
+    if abs(balanced - chance) > noise:
+        return None
+    return Finding(
+        "validation at chance",
+        "error",
+        f"Accuracy on {images:,} validation images, averaged over classes, is {percent(balanced)}; guessing gives "
+        f"{percent(chance)}.",
+        f"Use another learning rate, or {longer(log)}; check labels and images; if --method erm learns the task and "
+        f"this run does not, raise alpha.",
+    )
+
+
+def task_gradient_scaled_to_nothing(log: RunLog) -> Finding | None:
+    """The condition leaves nothing of the task gradient, and the task is not learnt."""
+    scales, losses = log.of_steps("scale"), log.of_steps("task_loss")
+    if len(scales) < 2 or _mean(scales) > TINY_SCALE or falls(losses):
+        return None
+    return Finding(
+        "task gradient scaled to nothing",
+        "error",
+        f"The task gradient was scaled by {_mean(scales):.1e} on average, and the task loss went from {losses[0]:.3g} "
+        f"to {losses[-1]:.3g} in {len(losses)} epochs.",
+        f"Raise alpha ({log.config.get('alpha')}) or tau ({log.config.get('tau')}), or use --optimizer adam, which "
+        f"does not mind short gradients.",
+    )
+
+
+def clip_on_most_steps(log: RunLog) -> Finding | None:
+    """The task gradient is cut to twice the correction on most steps."""
+    clipped, floored = log.of_steps("clipped"), log.of_steps("floored")
+    if not clipped or _mean(clipped) <= MOST or _mean(floored) > MOST:
+        return None
+    return Finding(
+        "clip on most steps",
+        "note" if falls(log.of_steps("task_loss")) else "warning",
+        f"The condition was met, yet on {percent(_mean(clipped))} of the steps the task gradient was cut to twice the "
+        f"correction's length, so that corrections set the pace of the task.",
+        "Lower tau so that alpha sets the length, or accept it if the task loss falls; a larger margin makes "
+        "corrections longer.",
+    )
+
+
+def floor_on_most_steps(log: RunLog) -> Finding | None:
+    """The task gradient is cut to the floor on most steps."""
+    floored = log.of_steps("floored")
+    if not floored or _mean(floored) <= MOST:
+        return None
+    return Finding(
+        "floor on most steps",
+        "note" if falls(log.of_steps("task_loss")) else "warning",
+        f"On {percent(_mean(floored))} of the steps the correction was shorter than the floor, and the task gradient "
+        f"was cut to twice the floor ({log.config.get('floor')}).",
+        f"Raise --floor if the task loss does not fall; or lower tau ({log.config.get('tau')}), or use a larger margin "
+        f"so that corrections have something to do.",
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

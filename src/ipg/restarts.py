@@ -1,0 +1,10 @@
+"""A run that collapses begins again, each time with half the learning rate."""
+
+from __future__ import annotations
+
+__all__ = ["rate_after"]
+
+
+def rate_after(rate: float, restarts: int) -> float:
+    """The learning rate of a run that was to have `rate` and has begun again so often."""
+    return float(rate / 2**restarts)
