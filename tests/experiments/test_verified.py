@@ -33,6 +33,8 @@ def known(*datasets: str, spread: float | None = None, **config: Any) -> Claims:
          "72.0 ± 1.0 with 3 seeds on one, published 70.0: more than 1.0 points away"),
         ((0.71, 0.72, 0.73), 2.5, "verified",
          "72.0 ± 1.0 with 3 seeds on one, published 70.0 ± 2.5: within 2.5 points"),
+        ((0.60, 0.70, 0.80), None, "unverified",
+         "70.0 ± 10.0 with 3 seeds on one, published 70.0: within 1.0 points by chance, the mean is known to 5.8"),
         ((0.70, 0.70), None, "unverified", "70.0 ± 0.0 with 2 seeds on one, published 70.0: 3 seeds are needed"),
         ((0.70,), None, "unverified", "70.0 with 1 seeds on one, published 70.0: 3 seeds are needed"),
         ((), None, "unverified", "no rows of protocol original on one, published 70.0"),
@@ -116,6 +118,19 @@ def test_the_weight_of_dair_that_counts_is_the_one_that_was_chosen_without_test_
     for weight, state in ((100.0, "verified"), (1.0, "unverified")):
         rows = [row(seed, 0.731, **options, config={"weight": weight}) for seed in range(5)]
         assert verdict("dair", claims(), rows).state == state
+
+
+def test_the_rates_of_meta_irm_that_count_are_those_that_were_chosen_without_test_digits(repo_root: Path) -> None:
+    """By the rule of the study: the highest accuracy, runs above 77 % and collapsed ones aside."""
+    study = find_study("meta_irm_tuning")
+    found = {one["key"]: one for one in read_rows(repo_root / "results" / study.name / "trials.jsonl")}
+    rows = [found[trial.key] for trial in study.trials]
+    assert len(rows) == 16
+    assert {one["split"] for one in rows} == {"search"}
+    allowed = [one for one in rows if one["metrics"]["predicted_classes"] > 1 and one["metrics"]["average"] <= 0.77]
+    chosen = max(allowed, key=lambda one: one["metrics"]["average"])["config"]
+    (figure,) = [one for one in claims().figures if one.method == "meta_irm"]
+    assert figure.config == {name: chosen[name] for name in ("learning_rate", "inner_rate", "weight")}
 
 
 def test_a_note_stands_behind_what_rows_say() -> None:

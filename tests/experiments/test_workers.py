@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from ipg.experiments import workers
+from ipg.experiments.arms import is_timed
 from ipg.experiments.attempt import Job
 from ipg.experiments.runner import Tally, read_rows, run_study
 from ipg.experiments.store import Store
@@ -303,3 +304,23 @@ def test_a_stopped_study_goes_on_to_the_same_rows(
     out, err = runner.communicate(timeout=300)
     assert (runner.returncode, err) == (0, ""), out
     assert outcomes(results / "trials.jsonl") == unbroken
+
+
+@pytest.mark.parametrize(("processes", "before", "after", "said"), [
+    (1, 0, 0, {}),
+    (1, 3 * 2**30, 0, {"others": True}),
+    (1, 0, 3 * 2**30, {"others": True}),
+    (4, 3 * 2**30, 0, {"sharing": 4}),
+])  # fmt: skip
+def test_a_row_says_that_strangers_were_at_work_on_its_gpu(
+    stubs: Any, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    processes: int, before: int, after: int, said: dict[str, Any],
+) -> None:  # fmt: skip
+    found = iter((before, after))
+    monkeypatch.setattr("ipg.training.memory.memory_of_others", lambda device: next(found))
+    (trial,) = stubs.study(1).trials
+    here = trial.on("cpu", data_path=str(notes))
+    Job({"stub": Store(tmp_path)}, "test", stubs.quick, processes).attempt(here, lambda share: None)
+    (row,) = read_rows(tmp_path / "trials.jsonl")
+    assert {name: row[name] for name in ("sharing", "others") if name in row} == said
+    assert is_timed(row) is not bool(said)

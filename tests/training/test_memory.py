@@ -1,4 +1,4 @@
-"""A GPU that is too small for a batch, for real: it is given little of its memory."""
+"""A GPU that is too small for a batch, for real: it is given little of its memory; and who else has some."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from ipg.config import RunConfig
 from ipg.data.table import ImageTable
 from ipg.training.loop import train
 from ipg.training.materials import gather
-from ipg.training.memory import OutOfMemoryError
-
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+from ipg.training.memory import OutOfMemoryError, memory_of_others
 
 MEMORY = 1 << 30
 
@@ -31,6 +29,7 @@ def little() -> Iterator[None]:
     torch.cuda.empty_cache()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("method", ["erm", "ipg", "jtt"])
 @pytest.mark.parametrize("engine", ["eager", "captured"])
 @pytest.mark.usefixtures("little")
@@ -50,3 +49,20 @@ def test_the_batch_that_is_said_to_fit_does(
     smaller = config.with_changes(batch=int(found[1]))
     outcome = train(smaller, gather(smaller, table=table), folder=tmp_path / "smaller")
     assert outcome.rows[0]["step"] >= 2100 / smaller.batch
+
+
+@pytest.mark.parametrize(("free", "ours", "others"), [(80, 0, 0), (69, 9, 0), (60, 12, 8), (0, 77, 3)])
+def test_what_is_neither_ours_nor_the_libraries_is_of_others(
+    monkeypatch: pytest.MonkeyPatch, free: int, ours: int, others: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free << 30, 80 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: ours << 30)
+    assert memory_of_others(torch.device("cuda")) == others << 30
+    assert memory_of_others(torch.device("cpu")) == 0
+
+
+def test_who_has_the_memory_is_said() -> None:
+    alone = OutOfMemoryError(batch=128, pair_batch=None, fits=29, kept=False)
+    assert str(alone) == "out of memory with --batch 128; --batch 29 fits, as was tried just now."
+    beside = OutOfMemoryError(batch=128, pair_batch=None, fits=29, kept=False, others=98 << 30)
+    assert str(beside) == f"{alone} Other processes have 98 GiB of the device: wait for them."

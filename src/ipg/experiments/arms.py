@@ -103,7 +103,7 @@ class Arm:
 
 def is_timed(row: Row) -> bool:
     """Whether the row's seconds are those of its own training: no other process was at work on its GPU."""
-    return int(row.get("sharing", 1)) == 1
+    return int(row.get("sharing", 1)) == 1 and not row.get("others", False)
 
 
 def went_wrong(row: Row) -> bool:

@@ -67,13 +67,26 @@ class Job:
                 return Ended(trial.key, "done")
             folder = store.run_folder(trial.key)
             try:
+                before = self._is_beside_others(trial)
                 row = self.run(trial, metrics_split=self.metrics_split, folder=folder, tell=tell)
+                others = before or self._is_beside_others(trial)
             except Exception as error:
                 return self.failed(trial, traceback.format_exc(), in_a_line(error))
-            if self.sharing > 1:  # its seconds tell of the others, too
-                row = {**row, "sharing": self.sharing, **({"mps": True} if self.mps else {})}
-            store.finish(row)
+            store.finish(row := {**row, **self._company(others)})
         return Ended(trial.key, "done", row)
+
+    def _is_beside_others(self, trial: Trial) -> bool:
+        """Whether processes that are not ours are at work on the GPU."""
+        from ipg.training.device import resolve_device
+        from ipg.training.memory import memory_of_others
+
+        return self.sharing == 1 and memory_of_others(resolve_device(trial.config.device)) > 0
+
+    def _company(self, others: bool) -> dict[str, Any]:
+        """Who else was at work on the GPU, of whom the seconds of a row tell, too."""
+        if self.sharing > 1:
+            return {"sharing": self.sharing, **({"mps": True} if self.mps else {})}
+        return {"others": True} if others else {}
 
     def failed(self, trial: Trial, text: str, line: str) -> Ended:
         """Keep the text of what went wrong with a trial that is held."""

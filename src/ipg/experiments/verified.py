@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,10 +95,18 @@ def _check(figure: Claim, known: Claims, rows: Iterable[Row]) -> tuple[bool, str
     )
     if found.count < known.seeds:
         return False, f"{said}published {figure}: {known.seeds} seeds are needed"
-    width = max(known.tolerance, figure.spread or 0.0)
-    met = abs(100 * found.mean - figure.mean) <= width
-    how = f"within {width:.1f} points" if met else f"more than {width:.1f} points away"
+    met, how = _nearness(found, figure.mean, max(known.tolerance, figure.spread or 0.0))
     return met, f"{said}published {figure}: {how}{f' ({figure.note})' if figure.note else ''}"
+
+
+def _nearness(found: Spread, mean: float, width: float) -> tuple[bool, str]:
+    """Whether rows lie within `width` points of a figure and are sure enough to say so, and that in words."""
+    if abs(100 * found.mean - mean) > width:
+        return False, f"more than {width:.1f} points away"
+    error = 100 * (found.deviation or 0.0) / math.sqrt(found.count)
+    if error > width:
+        return False, f"within {width:.1f} points by chance, the mean is known to {error:.1f}"
+    return True, f"within {width:.1f} points"
 
 
 def _measured(figure: Claim, rows: Iterable[Row]) -> Spread | None:

@@ -50,7 +50,7 @@ from ipg.training.identity import identify, settled
 from ipg.training.interrupt import Interrupted, StopRequest, stop_on_signals
 from ipg.training.listeners import FirstStage, Listener
 from ipg.training.materials import Materials
-from ipg.training.memory import OutOfMemoryError, fitting_batch
+from ipg.training.memory import OutOfMemoryError, fitting_batch, memory_of_others
 from ipg.training.optimization import learning_rate, set_rate
 from ipg.training.outcome import Outcome, Progress
 from ipg.training.provenance import provenance
@@ -250,6 +250,7 @@ class Training(Assembly):
             pair_batch=self.config.pair_batch if self.sampler is not None else None,
             fits=fitting_batch(self.step.rehearse, rows) if self.team.size == 1 else None,
             kept=self.home is not None and self.home.checkpoint.exists(),
+            others=memory_of_others(self.device),
         )
 
     def _refit(self, validation: ImageTable) -> None:

@@ -1,4 +1,4 @@
-"""What to say when a batch does not fit into the memory of the device: which one would."""
+"""Memory of the device: who else has some, and what to say when a batch does not fit: which one would."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ from torch import Tensor
 
 from ipg.evaluation.parts import free_memory
 
-__all__ = ["OutOfMemoryError", "fitting_batch"]
+__all__ = ["OutOfMemoryError", "fitting_batch", "memory_of_others"]
+
+LIBRARIES = 2 * 2**30
+"""Bytes that CUDA and its libraries take for a process at most, beside its tensors."""
 
 
 class OutOfMemoryError(RuntimeError):
-    """A batch does not fit; the message says which one would."""
+    """A batch does not fit; the message says which one would, and how many bytes other processes have."""
 
-    def __init__(self, *, batch: int, pair_batch: int | None, fits: int | None, kept: bool) -> None:
+    def __init__(self, *, batch: int, pair_batch: int | None, fits: int | None, kept: bool, others: int = 0) -> None:
         if fits is not None:
             remedy = f"--batch {fits} fits, as was tried just now"
         else:
             beside = "" if pair_batch is None else f" beside --pair-batch {pair_batch}: lower both"
             remedy = f"no smaller one was found to fit{beside or ': lower --batch and --size'}"
         other = " A run with another batch is another run: give it another --output." if kept else ""
-        super().__init__(f"out of memory with --batch {batch}; {remedy}.{other}")
+        company = f" Other processes have {others / 2**30:.0f} GiB of the device: wait for them." if others else ""
+        super().__init__(f"out of memory with --batch {batch}; {remedy}.{company}{other}")
 
 
 def fitting_batch(rehearse: Callable[[Tensor], None], rows: Tensor) -> int | None:
@@ -39,3 +43,12 @@ def fitting_batch(rehearse: Callable[[Tensor], None], rows: Tensor) -> int | Non
             return size
         size //= 2
     return None
+
+
+def memory_of_others(device: torch.device) -> int:
+    """Bytes that other processes have on the device; 0 where they are none, or too few to tell from our libraries'."""
+    if device.type != "cuda":
+        return 0
+    free, total = torch.cuda.mem_get_info(device)
+    found = total - free - torch.cuda.memory_reserved(device)
+    return found if found > LIBRARIES else 0
