@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ipg.models import frozen_norm as norms
+from ipg.models.convolutions import differentiable_twice
 from ipg.models.frozen_norm import frozen_norm, quicken
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -239,3 +240,32 @@ def test_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     model = a_network()
     quicken(model)
     assert type(model[1]) is nn.BatchNorm2d
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 5e-2)])
+def test_a_network_whose_slopes_are_trained(dtype: torch.dtype, tolerance: float) -> None:
+    """As EPG and GALS do: the gradient by the images is looked at, and that is differentiated by the weights."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU6(),
+        nn.Conv2d(16, 16, 3, stride=2, padding=1, groups=16, bias=False), nn.BatchNorm2d(16), nn.ReLU6(),
+        nn.Conv2d(16, 8, 1, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 16, 2),
+    ).eval().to(DEVICE)  # fmt: skip
+    ours = copy.deepcopy(plain).to(memory_format=torch.channels_last)
+    quicken(ours)
+    differentiable_twice(ours)
+    exact = plain.double()
+    (image,) = randoms((4, 3, 8, 8))
+
+    def slopes(model: nn.Module, wide: torch.dtype, autocast: bool) -> list[Tensor]:
+        x = image.to(wide).to(memory_format=torch.channels_last).requires_grad_()
+        with torch.autocast(DEVICE, dtype, enabled=autocast):
+            said = model(x)
+        (slope,) = torch.autograd.grad(said[:, 0].sum().to(wide), x, create_graph=True)
+        (said.to(wide).square().mean() + (x * slope).sum(1).relu()[:, :3].square().sum()).backward()
+        return [each.grad for each in model.parameters() if each.grad is not None]
+
+    found = slopes(ours, torch.float32, dtype != torch.float32)
+    expected = slopes(exact, torch.float64, autocast=False)
+    assert len(found) == len(expected) > 8
+    assert all(off(one, two) < tolerance for one, two in zip(found, expected, strict=True))

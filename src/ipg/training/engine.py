@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from ipg.config import RunConfig
-from ipg.methods import method_class
 from ipg.models import ConvNet
 from ipg.models.frozen_norm import quicken
 from ipg.training.device import resolve_precision
@@ -48,8 +47,8 @@ def lay_out(model: nn.Module, config: RunConfig, device: torch.device) -> nn.Mod
     if device.type == "cuda" and (config.engine == "compiled" or (config.precision == "bf16" and not slow)):
         model.to(memory_format=torch.channels_last)
         fuses = config.engine == "compiled"  # norms, by itself
-        if config.batch_norm == "eval" and not fuses and method_class(config.method).compiles:
-            quicken(model)  # which pays where nobody differentiates gradients
+        if config.batch_norm == "eval" and not fuses:
+            quicken(model)
     return model
 
 
