@@ -110,7 +110,7 @@ def test_what_the_scripts_were_run_with() -> None:
         ("oracle", "colored_mnist_irm", "irm_mlp_83", 101, 50_000),
         ("irm", "colored_mnist_irm", "irm_mlp", 501, 50_000),
         ("fishr", "colored_mnist_irm", "irm_mlp", 501, 50_000),
-        ("meta_irm", "colored_mnist_irm", "irm_mlp", 501, 50_000),
+        *[("meta_irm", "colored_mnist_irm", "irm_mlp", 501, 50_000)] * 2,  # by two settings
         *[("dair", "colored_mnist_dair", "dair_cnn", 40 * 157, 128)] * 2,  # by two weights
         ("fishr", "colored_mnist_test0", "mnist_cnn", 5_001, 128),
         ("fishr", "colored_mnist_test1", "mnist_cnn", 5_001, 128),
