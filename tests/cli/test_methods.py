@@ -89,6 +89,9 @@ def test_the_long_list_says_what_rows_say(ipg, tmp_path: Path) -> None:
     assert "  verified  73.2 ± 0.2 with 5 seeds on colored_mnist, published 73.1 ± 0.4:" in parts[4]
     for name in METHODS:
         assert f"\n{name}: " in f"\n{done.out}"
+    listed = ipg("methods", "--results", str(tmp_path)).out.split("Cost: times")[0]
+    assert listed.count("verified") == 1
+    assert "verified" in listed.split("│ oracle ")[1].split("│ ipg ")[0]
 
 
 def test_without_rows_the_package_knows_what_the_projects_own_gave(ipg, repo_root: Path) -> None:

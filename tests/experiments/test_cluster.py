@@ -118,6 +118,7 @@ def test_every_trial_is_a_task_and_the_driver_keeps_the_rows(straw: Straw, trial
     assert straw.asked == {"num_cpus": 2, "num_gpus": 0.5, "max_retries": RETRIES, "retry_exceptions": False}
     rows = read_rows(tmp_path / "trials.jsonl")
     assert [(row["seed"], row["split"], row["path"]) for row in rows] == [(n, "test", "there") for n in range(3)]
+    assert {row["sharing"] for row in rows} == {2}
     assert run_study(study(trial, 3), tmp_path, cluster=place, run=quick) == Tally(3, 0, 0)
     assert seeds(tmp_path) == [0, 1, 2]
 
@@ -129,6 +130,7 @@ def test_gpus_are_used_where_there_are_any(
     straw.resources["GPU"] = has
     run_study(study(trial, 1), tmp_path, device=device, cluster=Cluster(), run=quick)
     assert (straw.asked["num_cpus"], straw.asked["num_gpus"]) == (1, expected)
+    assert all("sharing" not in row for row in read_rows(tmp_path / "trials.jsonl"))
 
 
 def test_a_failing_trial_does_not_stop_the_others(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def known(*datasets: str, spread: float | None = None, **config: Any) -> Claims:
         ((0.71, 0.72, 0.73), 2.5, "verified",
          "72.0 ± 1.0 with 3 seeds on one, published 70.0 ± 2.5: within 2.5 points"),
         ((0.60, 0.70, 0.80), None, "unverified",
-         "70.0 ± 10.0 with 3 seeds on one, published 70.0: within 1.0 points by chance, the mean is known to 5.8"),
+         "70.0 ± 10.0 with 3 seeds on one, published 70.0: within 1.0 points, but the mean has a standard error of "
+         "5.8: too much to count"),
         ((0.70, 0.70), None, "unverified", "70.0 ± 0.0 with 2 seeds on one, published 70.0: 3 seeds are needed"),
         ((0.70,), None, "unverified", "70.0 with 1 seeds on one, published 70.0: 3 seeds are needed"),
         ((), None, "unverified", "no rows of protocol original on one, published 70.0"),
@@ -56,6 +58,13 @@ def test_other_rows_do_not_count(other: dict[str, Any]) -> None:
     rows = [row(seed, 0.7) for seed in range(3)]
     assert verdict("irm", known(batch=5), rows).state == "verified"
     assert verdict("irm", known(batch=5), [row(0, 0.7), row(1, 0.7), row(2, 0.7, **other)]).state == "unverified"
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    """Seed 0 has two rows, by two precisions: their mean counts."""
+    rows = [row(0, 0.6), row(0, 0.7), row(1, 0.66), row(2, 0.64)]
+    found = {verdict("irm", known(), list(order)).reason for order in permutations(rows)}
+    assert found == {"65.0 ± 1.0 with 3 seeds on one, published 70.0: more than 1.0 points away"}
 
 
 def test_a_seed_without_a_figure_does_not_count() -> None:
@@ -160,6 +169,24 @@ def test_rows_of_a_folder(tmp_path: Path) -> None:
     rows = result_rows(tmp_path)
     assert rows is not None
     assert [one["study"] for one in rows] == ["a", "b"]
+
+
+def test_every_row_of_a_figure_tells_of_the_same_settings(repo_root: Path) -> None:
+    """But for precision and engine; what older rows do not say counts for nothing."""
+    rows = result_rows(repo_root / "results") or []
+    compared = 0
+    for figure in claims().figures:
+        wanted = (figure.method, figure.protocol, "test")
+        alike = [one for one in rows if (one["method"], one["protocol"], one["split"]) == wanted]
+        for dataset in figure.datasets:
+            told: dict[str, set[str]] = {}
+            for one in alike:
+                if one["dataset"] == dataset and figure.config.items() <= one["config"].items():
+                    compared += 1
+                    for name, value in one["config"].items():
+                        told.setdefault(name, set()).add(repr(value))
+            assert {name for name, values in told.items() if len(values) > 1} <= {"precision", "engine"}
+    assert compared > 60
 
 
 def test_what_is_published_is_of_methods_and_data_that_there_are() -> None:

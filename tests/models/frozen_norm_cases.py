@@ -112,8 +112,15 @@ def test_gradients_of_gradients(bounds: tuple[float, float], wanted: list[int], 
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_second_pass_back(shape: tuple[int, ...], dtype: torch.dtype, tolerance: float) -> None:
+@pytest.mark.parametrize(("shape", "bounds"), list(product(SHAPES, BOUNDS)))
+@pytest.mark.parametrize("blocks", [None, 3])
+def test_second_pass_back(
+    shape: tuple[int, ...], bounds: tuple[float, float], dtype: torch.dtype, tolerance: float, blocks: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if blocks is not None:  # each part goes over several spans
+        monkeypatch.setattr(norms, "BLOCKS", blocks)
+        monkeypatch.setattr(norms, "ENTRIES", 128)
     given, known = normed(shape, dtype)
     wide = widened(given)
     back, again = randoms(shape, shape)
@@ -123,9 +130,11 @@ def test_second_pass_back(shape: tuple[int, ...], dtype: torch.dtype, tolerance:
         (slope,) = torch.autograd.grad(y, of[:1], first, create_graph=True)
         return torch.autograd.grad(slope, [first, of[1]], again.to(y.dtype))  # again lies otherwise than the slope
 
-    found = twice(frozen_norm(*given, *known, low=0.0, high=6.0), given)
-    for gradient, exact in zip(found, twice(exactly(wide, known, 0.0, 6.0), wide), strict=True):
+    found = twice(frozen_norm(*given, *known, low=bounds[0], high=bounds[1]), given)
+    for gradient, exact in zip(found, twice(exactly(wide, known, *bounds), wide), strict=True):
         assert off(gradient, exact) < tolerance
+    again_found = twice(frozen_norm(*given, *known, low=bounds[0], high=bounds[1]), given)
+    assert all(torch.equal(one, two) for one, two in zip(found, again_found, strict=True))
 
 
 def test_gradients_of_gradients_of_frozen_layers() -> None:
@@ -242,19 +251,30 @@ def test_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(model[1]) is nn.BatchNorm2d
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 5e-2)])
-def test_a_network_whose_slopes_are_trained(dtype: torch.dtype, tolerance: float) -> None:
-    """As EPG and GALS do: the gradient by the images is looked at, and that is differentiated by the weights."""
+def networks(*, twice: bool) -> tuple[nn.Module, nn.Module]:
+    """A network with our layers, and the same by torch in float64; one of its convolutions has a bias."""
     torch.manual_seed(0)
     plain = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU6(),
         nn.Conv2d(16, 16, 3, stride=2, padding=1, groups=16, bias=False), nn.BatchNorm2d(16), nn.ReLU6(),
-        nn.Conv2d(16, 8, 1, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 16, 2),
+        nn.Conv2d(16, 8, 1), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 16, 2),
     ).eval().to(DEVICE)  # fmt: skip
     ours = copy.deepcopy(plain).to(memory_format=torch.channels_last)
     quicken(ours)
-    differentiable_twice(ours)
-    exact = plain.double()
+    if twice:
+        differentiable_twice(ours)
+    return ours, plain.double()
+
+
+def compare(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    assert all(off(one, two) < tolerance for one, two in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("task", [True, False])
+@pytest.mark.parametrize("twice", [True, False])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 5e-2)])
+def test_a_network_whose_slopes_are_trained(dtype: torch.dtype, tolerance: float, twice: bool, task: bool) -> None:
+    """As EPG and GALS do: the gradient by the images is looked at, and that is differentiated by the weights."""
     (image,) = randoms((4, 3, 8, 8))
 
     def slopes(model: nn.Module, wide: torch.dtype, autocast: bool) -> list[Tensor]:
@@ -262,10 +282,27 @@ def test_a_network_whose_slopes_are_trained(dtype: torch.dtype, tolerance: float
         with torch.autocast(DEVICE, dtype, enabled=autocast):
             said = model(x)
         (slope,) = torch.autograd.grad(said[:, 0].sum().to(wide), x, create_graph=True)
-        (said.to(wide).square().mean() + (x * slope).sum(1).relu()[:, :3].square().sum()).backward()
-        return [each.grad for each in model.parameters() if each.grad is not None]
+        penalty = (x * slope).sum(1).relu()[:, :3].square().sum()
+        (penalty + said.to(wide).square().mean() * task).backward()
+        return [each.grad for each in model.parameters() if each.grad is not None and each.grad.any()]
 
+    ours, exact = networks(twice=twice)
     found = slopes(ours, torch.float32, dtype != torch.float32)
-    expected = slopes(exact, torch.float64, autocast=False)
-    assert len(found) == len(expected) > 8
-    assert all(off(one, two) < tolerance for one, two in zip(found, expected, strict=True))
+    assert len(found) > 6
+    compare(found, slopes(exact, torch.float64, autocast=False), tolerance)
+
+
+def test_a_network_after_a_step_that_is_differentiated() -> None:
+    """As meta-IRM does: the loss after an inner step, differentiated by the weights before it."""
+    (image,) = randoms((4, 3, 8, 8))
+
+    def gradients(model: nn.Module, wide: torch.dtype) -> list[Tensor]:
+        x = image.to(wide).to(memory_format=torch.channels_last)
+        own = dict(model.named_parameters())
+        inner = torch.autograd.grad(model(x).square().mean(), list(own.values()), create_graph=True)
+        moved = {name: value - 0.1 * slope for (name, value), slope in zip(own.items(), inner, strict=True)}
+        loss = torch.func.functional_call(model, moved, (x.flip(0) + 0.1,)).pow(4).mean()
+        return list(torch.autograd.grad(loss, list(own.values())))
+
+    ours, exact = networks(twice=False)
+    compare(gradients(ours, torch.float32), gradients(exact, torch.float64), 1e-4)

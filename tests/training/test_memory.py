@@ -65,4 +65,4 @@ def test_who_has_the_memory_is_said() -> None:
     alone = OutOfMemoryError(batch=128, pair_batch=None, fits=29, kept=False)
     assert str(alone) == "out of memory with --batch 128; --batch 29 fits, as was tried just now."
     beside = OutOfMemoryError(batch=128, pair_batch=None, fits=29, kept=False, others=98 << 30)
-    assert str(beside) == f"{alone} Other processes have 98 GiB of the device: wait for them."
+    assert str(beside) == f"{alone} Other processes have 98 GiB of the device: wait for them, or use fewer --workers."

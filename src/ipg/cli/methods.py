@@ -19,9 +19,9 @@ __all__ = ["EXAMPLES", "methods"]
 EXAMPLES = """
 **Examples**
 
-`ipg methods`: all methods with what each needs and costs, and its paper
+`ipg methods`: all methods with what each needs and costs, its paper, and whether its figures were made again
 
-`ipg methods --long`: all in full, and whether published figures were made again, or why not
+`ipg methods --long`: all in full, with the figures, or why they could not be made again
 
 `ipg methods joint`: one method with its formula and its own options
 """
@@ -52,25 +52,27 @@ def methods(
     from ipg.methods.citations import citation
 
     console = Console()
-    if name is None and not long:
-        table = Table("method", "what it does", Column("cost", max_width=11), Column("needs", max_width=13))
-        for kind in METHODS.values():
-            cost, *more = re.split("[,;] ", kind.cost.replace("k B", "k\N{NO-BREAK SPACE}B"), maxsplit=1)
-            about = f"{kind.summary} [dim]{_short(citation(kind))}[/dim]"
-            table.add_row(kind.name, about, cost + (", …" if more else ""), ", ".join(sorted(kind.needs)) or "–")
-        console.print(table)
-        console.print(
-            "Cost: times plain training; B_I pairs a correction, at every k-th of batches of B_D, and E environments. "
-            "In full, with papers: ipg methods --long",
-            highlight=False,
-        )
-        return
     known, rows = claims(), result_rows(results)
 
     def standing(name: str) -> Verdict:
         """By the rows at hand, else by the project's own as the package tells of them."""
         return packaged_verdict(name) if rows is None else verdict(name, known, rows)
 
+    if name is None and not long:
+        table = Table("method", "what it does", Column("cost", max_width=11), Column("needs", max_width=13))
+        for kind in METHODS.values():
+            cost, *more = re.split("[,;] ", kind.cost.replace("k B", "k\N{NO-BREAK SPACE}B"), maxsplit=1)
+            mark = ", [green]verified[/green]" if standing(kind.name).state == "verified" else ""
+            about = f"{kind.summary} [dim]{_short(citation(kind))}[/dim]{mark}"
+            table.add_row(kind.name, about, cost + (", …" if more else ""), ", ".join(sorted(kind.needs)) or "–")
+        console.print(table)
+        console.print(
+            "Cost: times plain training; B_I pairs a correction, at every k-th of batches of B_D, and E environments. "
+            "Verified: rows make its published figures again. In full, with papers, and why others are not verified: "
+            "ipg methods --long",
+            highlight=False,
+        )
+        return
     if name is not None:
         kind = method_class(name)
         _describe(console, kind)

@@ -72,7 +72,7 @@ class Job:
                 others = before or self._is_beside_others(trial)
             except Exception as error:
                 return self.failed(trial, traceback.format_exc(), in_a_line(error))
-            store.finish(row := {**row, **self._company(others)})
+            store.finish(row := {**row, **self.company(others=others)})
         return Ended(trial.key, "done", row)
 
     def _is_beside_others(self, trial: Trial) -> bool:
@@ -82,7 +82,7 @@ class Job:
 
         return self.sharing == 1 and memory_of_others(resolve_device(trial.config.device)) > 0
 
-    def _company(self, others: bool) -> dict[str, Any]:
+    def company(self, *, others: bool) -> dict[str, Any]:
         """Who else was at work on the GPU, of whom the seconds of a row tell, too."""
         if self.sharing > 1:
             return {"sharing": self.sharing, **({"mps": True} if self.mps else {})}

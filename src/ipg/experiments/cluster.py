@@ -130,7 +130,7 @@ class Tasks:
             line = f"the machine that ran it has another version of ipg: {row['versions']}"
             return self.job.failed(trial, f"{line}\n", line)
         if row is not None:
-            self.job.store_of(trial).finish(row)
+            self.job.store_of(trial).finish(row := {**row, **self._company()})
             return Ended(trial.key, "done", row)
         if text is not None:
             return self.job.failed(trial, text, line)
@@ -140,6 +140,11 @@ class Tasks:
             return None
         line = f"its machine was shut down {RETRIES + 1} times"
         return self.job.failed(trial, f"{line}\n", line)
+
+    def _company(self) -> dict[str, Any]:
+        """How many trials have a GPU of which each takes a part, for a row to say."""
+        part = self._takes["GPU"]
+        return {"sharing": int(1 / part)} if 0 < part <= 0.5 else {}
 
     def _most_in_flight(self) -> int:
         """Twice what fits; every trial in flight is claimed, which takes an open file."""

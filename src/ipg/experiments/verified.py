@@ -105,20 +105,24 @@ def _nearness(found: Spread, mean: float, width: float) -> tuple[bool, str]:
         return False, f"more than {width:.1f} points away"
     error = 100 * (found.deviation or 0.0) / math.sqrt(found.count)
     if error > width:
-        return False, f"within {width:.1f} points by chance, the mean is known to {error:.1f}"
+        return False, f"within {width:.1f} points, but the mean has a standard error of {error:.1f}: too much to count"
     return True, f"within {width:.1f} points"
 
 
 def _measured(figure: Claim, rows: Iterable[Row]) -> Spread | None:
-    """Over the seeds that all data sets of the figure have, the mean over the data sets; None without such seeds."""
-    accuracy: dict[str, dict[int, float]] = {dataset: {} for dataset in figure.datasets}
+    """Over the seeds that all data sets of the figure have, the mean over the data sets; None without such seeds.
+
+    A seed may have several rows, by other precisions or engines: the mean of them counts.
+    """
+    accuracy: dict[str, dict[int, list[float]]] = {dataset: {} for dataset in figure.datasets}
     for row in rows:
         same = _is_of(row, figure.method) and (row["protocol"], row["split"]) == (figure.protocol, "test")
         known = row["metrics"].get("average") is not None  # or the run broke off before there was a network
         if same and known and row["dataset"] in accuracy and figure.config.items() <= row["config"].items():
-            accuracy[row["dataset"]][row["seed"]] = row["metrics"]["average"]
+            accuracy[row["dataset"]].setdefault(row["seed"], []).append(row["metrics"]["average"])
     seeds = set.intersection(*(set(values) for values in accuracy.values()))
-    return spread(fmean(values[seed] for values in accuracy.values()) for seed in sorted(seeds)) if seeds else None
+    means = (fmean(fmean(values[seed]) for values in accuracy.values()) for seed in sorted(seeds))
+    return spread(means) if seeds else None
 
 
 def _is_of(row: Row, method: str) -> bool:

@@ -139,7 +139,11 @@ def _(
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     *tensors, ctx.eps, ctx.low, ctx.high = inputs
     ctx.save_for_backward(*tensors)
-    ctx.set_materialize_grads(False)
+
+
+def _keep_twice(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    _keep(ctx, inputs, output)
+    ctx.set_materialize_grads(False)  # to know which of the two gradients are asked for
 
 
 def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
@@ -177,7 +181,7 @@ def _written_second_backward(
 
 
 _fused.register_autograd(_differentiate, setup_context=_keep)
-_fused_backward.register_autograd(_differentiate_twice, setup_context=_keep)
+_fused_backward.register_autograd(_differentiate_twice, setup_context=_keep_twice)
 
 
 def _size(x: Tensor) -> tuple[int, int]:

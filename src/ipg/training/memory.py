@@ -26,7 +26,8 @@ class OutOfMemoryError(RuntimeError):
             beside = "" if pair_batch is None else f" beside --pair-batch {pair_batch}: lower both"
             remedy = f"no smaller one was found to fit{beside or ': lower --batch and --size'}"
         other = " A run with another batch is another run: give it another --output." if kept else ""
-        company = f" Other processes have {others / 2**30:.0f} GiB of the device: wait for them." if others else ""
+        held = f" Other processes have {others / 2**30:.0f} GiB of the device: wait for them, or use fewer --workers."
+        company = held if others else ""
         super().__init__(f"out of memory with --batch {batch}; {remedy}.{company}{other}")
 
 

@@ -41,8 +41,8 @@ FURTHER = ("size", "optimizer", "weight_decay", "start", "freeze", "flip", "mask
 """What they show only where arms differ."""
 
 
-CHOSEN = ("tuned", "decision", "unified")
-"""Protocols whose settings were chosen on validation images."""
+CHOSEN = ("tuned", "decision", "unified", "original")
+"""Protocols whose settings were, or may have been, chosen without test images."""
 
 
 def results_page(studies: Sequence[Measured], figures: Sequence[Figure], speed: Sequence[Row]) -> str:

@@ -90,6 +90,8 @@ def _misshapen(row: Row) -> str | None:
     for name in ("seconds", "preparing_seconds", "sharing"):
         if not _is_number(row.get(name, 1)):
             return name
+    if not isinstance(row.get("others", True), bool):
+        return "others"
     quoted = dict.fromkeys(("python", "torch")) | row["versions"]
     if not all(isinstance(version, str) for version in quoted.values()):
         return "versions"
