@@ -22,7 +22,7 @@ def small(small_reproduction: Path) -> Path:
     return small_reproduction
 
 
-def test_the_last_epoch_stands_beside_what_training_environments_select(small: Path) -> None:
+def test_the_last_epoch_stands_beside_what_a_rule_selects(small: Path) -> None:
     found = load_reproduction("small")
     cell = found.cells[0]
     by_rule = Measured(cell, (row(cell.trials[0], 0.7, last=0.6),))
@@ -32,7 +32,13 @@ def test_the_last_epoch_stands_beside_what_training_environments_select(small: P
     assert cells(page, "40 pairs")[4:6] == ["70.0", "60.0"]
     assert cells(page, "others")[4:6] == ["70.0", "–"]
     assert "*Last epoch*" in page
+    assert "kept, on ColoredMNIST by the paper's rule" in page
     assert "ast epoch" not in table_of(found, [without]).markdown()
+    photographs = tuple(replace(t, config=t.config.with_changes(selection="worst_group")) for t in cell.trials)
+    shown = Measured(replace(cell, name="photographs", trials=photographs), (row(photographs[0], 0.7, last=0.6),))
+    page = table_of(found, [shown, without]).markdown()
+    assert cells(page, "photographs")[4:6] == ["70.0", "60.0"]
+    assert "kept, of photographs by the worst group of the validation images." in page
     assert "ast epoch" not in table_of(replace(found, metrics=("cost",)), [by_rule]).markdown()
 
 

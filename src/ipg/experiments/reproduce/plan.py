@@ -88,9 +88,9 @@ class Cell:
         )
 
     @property
-    def by_environments(self) -> bool:
-        """Whether epochs are selected by the accuracy in the training environments."""
-        return any(trial.config.selection == "training_environments" for trial in self.trials)
+    def keeps(self) -> frozenset[str]:
+        """By which rules an epoch is kept that need not be the last."""
+        return frozenset(trial.config.selection for trial in self.trials) - {"last"}
 
 
 @dataclass(frozen=True)

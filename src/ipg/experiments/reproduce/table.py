@@ -24,6 +24,12 @@ METRICS = {**SHARES, "cost": "time over ERM", "task_loss": "least task loss"}
 """Metrics as the tables call them."""
 FACTORS = ("cost", "task_loss")
 """Metrics that are no shares."""
+RULES = {
+    "training_environments": "on ColoredMNIST by the paper's rule, the best in the training environments, where the "
+    "use of colour pays",
+    "worst_group": "of photographs by the worst group of the validation images",
+}
+"""How an epoch is kept, in words."""
 NONE = "–"
 
 
@@ -65,7 +71,7 @@ def table_of(reproduction: Reproduction, measured: Sequence[Measured]) -> Table:
         measured = [replace(found, cell=replace(found.cell, figures={})) for found in measured if found.cell.trials]
     quoted = [metric for metric in metrics if any(_figure(found, metric) for found in measured)]
     last = [metric for metric in metrics if metric not in FACTORS]
-    if not any(found.cell.by_environments for found in measured):
+    if not any(found.cell.keeps for found in measured):
         last = []
     builders = "pairs" in reproduction.axes
     shares = any(figure.share for found in measured for figure in found.cell.figures.values())
@@ -138,8 +144,8 @@ def _compared(found: Measured, metric: str, *, last: bool, quoted: bool) -> list
 
 
 def _last(found: Measured, metric: str) -> Spread | None:
-    """Ours at the last epoch, where the selected one was chosen by the training environments."""
-    return found.spread(metric, last=True) if found.cell.by_environments else None
+    """Ours at the last epoch, where another one may be kept."""
+    return found.spread(metric, last=True) if found.cell.keeps else None
 
 
 def _figure(found: Measured, metric: str) -> Figure | None:
@@ -208,10 +214,9 @@ def _notes(reproduction: Reproduction, measured: Sequence[Measured], *, last: bo
         f"{unit} ± standard deviation (n - 1) over seeds. *Collapsed*: {collapse_text(sum(map(broke_off, rows)))}."
     ]
     if last:
-        notes.append(
-            "*Last epoch*: beside the epoch that the paper's rule selects on ColoredMNIST, the best in the training "
-            "environments, where the use of colour pays."
-        )
+        rules = frozenset[str]().union(*(found.cell.keeps for found in measured))
+        kept = "; ".join(RULES.get(rule, f"by the rule `{rule}`") for rule in sorted(rules))
+        notes.append(f"*Last epoch*: beside the epoch that is kept, {kept}.")
     if not reproduction.quick:
         notes += [note for note in (reproduction.notes, _precisions(measured)) if note]
     notes += [f"{origin(rows)}."] if rows else ["Nothing is measured yet."]
