@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from ipg.benchmarks.gpu import noise, ours
+from ipg.benchmarks.pretrained import CASES
 from ipg.benchmarks.run import BENCHMARKS, chosen, place, run
+from ipg.benchmarks.steps import Kind
+from ipg.models import build_model
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state")
 
@@ -84,6 +88,15 @@ def test_loading_is_compared_with_images_that_are_ready() -> None:
 
 def test_a_gpu_is_not_measured_where_there_is_none() -> None:
     assert list(run("gpu", CPU, quick=True)) == list(run("pretrained", CPU, quick=True)) == []
+
+
+@pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.name)
+def test_what_a_gpu_is_measured_with_runs(kind: Kind) -> None:
+    """Here on a CPU, with a network without norms and images of few pixels."""
+    model = build_model("small_cnn", channels=2, classes=2)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    ours(kind, model, noise(2, 8), CPU, engine="eager", precision="fp32")(2)
+    assert any(not torch.equal(was, now) for was, now in zip(before, model.parameters(), strict=True))
 
 
 def test_every_benchmark_is_tested_here() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ipg.benchmarks.iterations import Block, as_in_a_run, iterations, per_step, steps_for
 from ipg.benchmarks.measure import Measurement, compare, take_turns
@@ -19,6 +19,7 @@ from ipg.benchmarks.plain import erm_step
 from ipg.benchmarks.steps import Kind
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
+from ipg.methods import method_class
 from ipg.models import build_model
 from ipg.pairs.pairset import PairSet
 from ipg.training.materials import Materials
@@ -69,10 +70,14 @@ def ours(
     """Iterations by the training loop's own parts; compiled, where `options` do not say otherwise."""
     config = RunConfig(
         method=kind.method, pair_batch=kind.pair_batch, every=kind.every, batch=BATCH, learning_rate=1e-4,
-        schedule="constant", margin="0.1", class_weighted=False, held_out_pairs=0, device="cuda",
+        schedule="constant", margin="0.1", class_weighted=False, held_out_pairs=0, device=device.type,
     ).with_changes(**{"engine": "compiled", **options})  # fmt: skip
     table, pairs = materials
-    step = iterations(config, Materials(table, model, pairs if kind.method == "ipg" else None), device)
+    needs = method_class(kind.method).needs
+    given = Materials(
+        table, model, pairs if "pairs" in needs else None, masks=_left_halves(table) if "masks" in needs else None
+    )
+    step = iterations(config, given, device)
     short = config.engine == "captured"  # as runs on few photographs are, for which cuDNN tries no kernels
     return as_in_a_run(step, config, device, length=1 if short else None)
 
@@ -100,6 +105,13 @@ def noise(channels: int, size: int) -> tuple[ImageTable, PairSet]:
     half = len(images) // 2
     source = torch.stack([torch.arange(half), torch.arange(half, 2 * half)], dim=1)
     return table, PairSet(images[:half], images[half:], label[:half], source, "train", "noise")
+
+
+def _left_halves(table: ImageTable) -> Tensor:
+    """Masks that show the left half of every image."""
+    masks = torch.zeros(len(table.images), 1, *table.images.shape[2:], dtype=torch.uint8)
+    masks[..., : masks.shape[-1] // 2] = 255
+    return masks
 
 
 def _mnist_cnn() -> nn.Module:
