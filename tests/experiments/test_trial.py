@@ -190,7 +190,7 @@ def test_a_collapsed_run_has_a_row_of_what_it_is_worth(
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_row_of_a_run_that_collapsed_to_the_last_says_how_often_it_began_again(
+def test_a_row_of_a_run_that_collapsed_to_the_last_says_how_often_it_began_again_and_what_it_took(
     trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stopped: bool
 ) -> None:
     """Also where the last attempt was taken up by another process, which saw none of those before."""
@@ -200,6 +200,7 @@ def test_a_row_of_a_run_that_collapsed_to_the_last_says_how_often_it_began_again
         if run.progress.step == 2:
             raise CollapseError("the model has collapsed.")
         request.made = (run.progress.restarts, run.progress.step) in stops
+        run.progress.seconds += 1000 * request.made
         between(run, request)
 
     monkeypatch.setattr(loop.Training, "_between_steps", going)
@@ -210,6 +211,7 @@ def test_a_row_of_a_run_that_collapsed_to_the_last_says_how_often_it_began_again
         stops.clear()
     row = run_trial(one, folder=tmp_path / "run")
     assert row["restarted"] == 2
+    assert (row["seconds"] > 1000) == stopped
     assert row["collapse"].endswith("begun again 2 times, at last with a learning rate of 0.00025.")
     assert set(row) >= ROW
     assert "restarted" not in run_trial(trial("ipg", restarts=0))

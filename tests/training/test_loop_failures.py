@@ -174,7 +174,7 @@ class Told(Listener):
     def restarted(self, error: Exception, *, number: int, rate: float) -> None:
         self.restarts.append((number, rate))
 
-    def failed(self, error: Exception, *, restarts: int) -> None:
+    def failed(self, error: Exception, *, restarts: int, seconds: float) -> None:
         self.failures.append((str(error), restarts))
 
 

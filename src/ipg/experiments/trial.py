@@ -64,7 +64,7 @@ def run_trial(
             evaluate_once=(metrics_split,),
         )
     except (CollapseError, NonFiniteError) as error:
-        seconds = time.perf_counter() - begun
+        seconds = teller.seconds or round(time.perf_counter() - begun, 3)  # not told of a first stage
         return _collapsed(trial, materials, metrics_split, str(error), seconds, teller)
     result = outcome.result
     selected = next(row for row in outcome.rows if row["epoch"] == result["selected_epoch"])
@@ -142,18 +142,19 @@ def _collapsed(
         "last_metrics": found,
         "curve": [],
         "validation_curve": [],
-        "seconds": round(seconds, 3),
+        "seconds": seconds,
         **provenance(meant),
     }
 
 
 class _Teller(Listener):
-    """Passes on how far a run is; knows whether it is in its first stage, and its restarts where it failed."""
+    """Passes on how far a run is; knows whether it is in its first stage, and restarts and time of one that failed."""
 
     def __init__(self, tell: Callable[[float], None] | None) -> None:
         self._tell = tell or (lambda share: None)
         self.in_first_stage = False
         self.restarts = 0
+        self.seconds: float | None = None
 
     def first_stage(self, *, step: int, total: int) -> None:
         self.in_first_stage = True
@@ -163,8 +164,8 @@ class _Teller(Listener):
         self._total = total
         self._tell(step / total)
 
-    def failed(self, error: Exception, *, restarts: int) -> None:
-        self.restarts = restarts
+    def failed(self, error: Exception, *, restarts: int, seconds: float) -> None:
+        self.restarts, self.seconds = restarts, seconds
 
     def progress(self, step: int, values: Mapping[str, float]) -> None:
         self._tell(step / self._total)

@@ -24,8 +24,8 @@ class Listener:
     def restarted(self, error: Exception, *, number: int, rate: float) -> None:
         """The run has collapsed and begins again, for the `number`-th time, now with this peak learning rate."""
 
-    def failed(self, error: Exception, *, restarts: int) -> None:
-        """The run has gone wrong and ends with `error`; `restarts` is how often it had begun again."""
+    def failed(self, error: Exception, *, restarts: int, seconds: float) -> None:
+        """The run has gone wrong and ends with `error`, after `seconds` in all; it had begun again `restarts` times."""
 
     def progress(self, step: int, values: Mapping[str, float]) -> None:
         """Every half second or so: means of this epoch so far, and the learning rate."""

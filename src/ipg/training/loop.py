@@ -191,8 +191,9 @@ class Training(Assembly):
             told = self._told_of_attempts(error) if restarts else error
             if home is not None:
                 home.fail(told, step=self.progress.step, restarts=restarts)
+            self._tick()
             for listener in self.listeners:
-                listener.failed(told, restarts=restarts)
+                listener.failed(told, restarts=restarts, seconds=self._seconds)
             raise told from None
 
     def again(self) -> Progress:
@@ -348,13 +349,18 @@ class Training(Assembly):
     def _result(self) -> dict[str, Any]:
         return {
             **self.progress.result(self.config),
-            "seconds": round(self._earlier + self.progress.seconds, 3),
+            "seconds": self._seconds,
             "preparing_seconds": round(self.step.preparing, 3),
             **provenance(self.device),
             **({"processes": self.team.size} if self.team.size > 1 else {}),
         }
 
     # -- state ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _seconds(self) -> float:
+        """What the run took, its first stage and every process that went on with it included."""
+        return round(self._earlier + self.progress.seconds, 3)
 
     def _tick(self) -> None:
         """Add the time since the last tick to the run's own."""
