@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from ipg.experiments import workers
+from ipg.experiments import runner, workers
 from ipg.experiments.arms import is_timed
 from ipg.experiments.attempt import Job
 from ipg.experiments.runner import Tally, read_rows, run_study
@@ -149,6 +149,34 @@ def test_the_trial_of_a_killed_worker_is_taken_up_again(
     assert seeds(tmp_path) == list(range(5))
     assert begun(notes) == {0: 1, 1: 2, 2: 1, 3: 1, 4: 1}
     assert "its process was ended by SIGKILL (out of memory?); another goes on with it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_trials_that_lacked_memory_beside_others_are_run_once_more_alone(
+    stubs: Any, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    processes: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(runner, "_are_beside", lambda *_: True)  # on one GPU, that is
+    monkeypatch.setattr(runner, "suitable_workers", lambda device: 1)
+    study = stubs.study(4)
+    tally = run_study(study, tmp_path, data_path=str(notes), workers=processes, run=stubs.crowded)
+    assert (tally, tally.failures) == (Tally(3, 1, 0), {study.trials[2].key})
+    assert sorted(seeds(tmp_path)) == [0, 1, 3]
+    assert begun(notes) == {0: 1, 1: 2, 2: 2, 3: 1}
+    said = capsys.readouterr().out
+    assert said.count("it lacked memory beside others; it comes again when they are done") == 2
+    assert "2 trials lacked memory beside others: now each alone" in said
+    assert said.count("failed: OutOfMemoryError: out of memory with --batch 128") == 1
+    again = (notes / "1.txt").read_text(encoding="utf-8").split()[1]
+    assert int(again) == os.getpid()  # which has the GPU to itself, the others being gone
+
+
+def test_a_trial_that_has_no_company_is_not_run_again_for_lack_of_memory(
+    stubs: Any, notes: Path, tmp_path: Path
+) -> None:
+    study = stubs.study(3)
+    assert run_study(study, tmp_path, data_path=str(notes), workers=1, run=stubs.crowded) == Tally(1, 2, 0)
+    assert begun(notes) == {0: 1, 1: 1, 2: 1}
 
 
 @pytest.mark.slow

@@ -39,6 +39,11 @@ class Ended:
     error: str | None = None
     """One line on what went wrong."""
 
+    @property
+    def lacked_memory(self) -> bool:
+        """Whether the device had not enough memory for the trial, which it may have when others are done."""
+        return (self.error or "").startswith("OutOfMemoryError: ")
+
 
 @dataclass(frozen=True)
 class Job:

@@ -1,7 +1,8 @@
 """Runs what is missing of a study, here, in worker processes or on a cluster, and keeps a row a trial.
 
 Several runners may be at one study: each takes trials that nobody else has. A trial that failed is tried again by the
-next runner, not by the one that saw it fail. Trials of several studies can be run in one queue, by the same processes.
+next runner, not by the one that saw it fail, unless it lacked memory beside others on its GPU: then it is run once more
+when they are done. Trials of several studies can be run in one queue, by the same processes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -97,16 +99,23 @@ def run_study(
     if cluster is None:
         resolve(RunConfig(engine=engine), resolve_device(device), processes=1)  # or every trial would fail
     job = Job(stores, study.metrics_split, run)
-    elsewhere, failures, over = 0, set[str](), threading.Event()
+    begun, over = time.monotonic(), threading.Event()
     with View(console, stores, name=study.name, missing=len(missing)) as view:
+        queue = _Queue(view)
         try:
             with place(job, view, len(trials), device, workers, cluster) as where, terminable(), ending(limit, over):
-                elsewhere = _work_off(where, trials, view, failures)
+                queue.work_off(where, trials, beside=_are_beside(len(trials), device, workers, cluster))
+            if queue.crowded:
+                view.say(f"{number_of(len(queue.crowded), study.unit)} lacked memory beside others: now each alone")
+                rest = None if limit is None else max(0.0, limit - (time.monotonic() - begun))
+                alone = place(job, view, len(queue.crowded), device, None, None)
+                with alone as where, terminable(), ending(rest, over):
+                    queue.work_off(where, queue.crowded, beside=False)
         except KeyboardInterrupt:
             if not over.is_set():
                 stands = f"{len(_done(study, stores))} of {len(study.trials)} {study.unit}s are done"
                 raise KeyboardInterrupt(f"stopped, {stands}; run the same command again to go on") from None
-    tally = Tally(len(_done(study, stores)), view.failed, elsewhere, frozenset(failures))
+    tally = Tally(len(_done(study, stores)), view.failed, queue.elsewhere, frozenset(queue.failures))
     console.print(_summary(study, tally, over=over.is_set()), highlight=False, soft_wrap=True)
     return tally
 
@@ -195,24 +204,43 @@ def workers_for(trials: int, device: str, asked: int | None) -> int:
     return min(asked or suitable_workers(device), trials)
 
 
-def _work_off(where: Place, trials: Sequence[Trial], view: View, failures: set[str]) -> int:
-    """Attempt all trials, and again those that others had, as long as it leads anywhere; how many others still have.
+def _are_beside(trials: int, device: str, workers: int | None, cluster: Cluster | None) -> bool:
+    """Whether several trials are at work on one GPU of this machine at once."""
+    return cluster is None and sharing(workers_for(trials, device, workers), device) > 1
 
-    The keys of those that fail are added to `failures`.
-    """
-    while trials:
-        by_key = {trial.key: trial for trial in trials}
-        busy = []
-        for ended in where.run(trials):
-            view.ended(by_key[ended.key], ended)
-            if ended.state == "failed":
-                failures.add(ended.key)
-            if ended.state == "elsewhere":
-                busy.append(by_key[ended.key])
-        if len(busy) == len(trials):
-            break
-        trials = busy
-    return len(trials)
+
+class _Queue:
+    """What becomes of trials: how many another runner has, which failed, and which lacked memory beside others."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.elsewhere = 0
+        self.failures: set[str] = set()
+        self.crowded: list[Trial] = []
+
+    def work_off(self, where: Place, trials: Sequence[Trial], *, beside: bool) -> None:
+        """Attempt all trials, and again those that others had, as long as it leads anywhere.
+
+        Those that lack memory where they are `beside` others are put by.
+        """
+        while trials:
+            by_key = {trial.key: trial for trial in trials}
+            busy = []
+            for ended in where.run(trials):
+                trial = by_key[ended.key]
+                if beside and ended.lacked_memory:
+                    self.view.lost(trial, "it lacked memory beside others; it comes again when they are done")
+                    self.crowded.append(trial)
+                    continue
+                self.view.ended(trial, ended)
+                if ended.state == "failed":
+                    self.failures.add(ended.key)
+                if ended.state == "elsewhere":
+                    busy.append(trial)
+            if len(busy) == len(trials):
+                break
+            trials = busy
+        self.elsewhere += len(trials)
 
 
 @contextmanager
