@@ -107,7 +107,7 @@ def test_examples_are_command_lines_that_the_program_takes(example: str) -> None
     command, context, rest = command_of(shlex.split(example)[1:])
     with command.make_context(command.name, rest, parent=context) as inner:
         given = {name: value for name, value in inner.params.items() if name in field_help() and value}
-    RunConfig.from_mapping(given)
+    assert isinstance(RunConfig.from_mapping(given), RunConfig)  # or an error names what is wrong
 
 
 def test_every_verb_has_examples_and_there_are_ten_or_more() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,8 @@ def test_trials_that_lacked_memory_beside_others_are_run_once_more_alone(
     stubs: Any, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     processes: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(runner, "_are_beside", lambda *_: True)  # on one GPU, that is
+    monkeypatch.setattr(runner, "Job", partial(Job, sharing=2))  # on one GPU, that is
+    monkeypatch.setattr(runner, "sharing", lambda count, device: 2)
     monkeypatch.setattr(runner, "suitable_workers", lambda device: 1)
     study = stubs.study(4)
     tally = run_study(study, tmp_path, data_path=str(notes), workers=processes, run=stubs.crowded)

@@ -209,9 +209,11 @@ def test_no_step_waits_for_the_device(name: str, toy: Any, no_waiting: Any) -> N
     model = toy.network()
     method = toy.method(name, model, optimizer=torch.optim.Adam(model.parameters(), lr=0.01, fused=True), every=2)
     batches = [toy.batch(number) for number in range(4)]
-    with no_waiting:
+    before = next(model.parameters()).detach().clone()
+    with no_waiting:  # which raises where one does
         for batch in batches:
             method.step(batch)
+    assert not torch.equal(next(model.parameters()), before)
 
 
 def test_a_planted_read_is_caught(toy: Any, no_waiting: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,6 +157,8 @@ def test_no_step_across_environments_waits(toy: Any, no_waiting: Any) -> None:
     model = toy.network()
     method = toy.method("meta_irm", model, optimizer=torch.optim.Adam(model.parameters(), lr=0.01, fused=True))
     batches = [across(toy, number, (0, 1)) for number in range(3)]
-    with no_waiting:
+    before = next(model.parameters()).detach().clone()
+    with no_waiting:  # which raises where one does
         for batch in batches:
             method.step(batch)
+    assert not torch.equal(next(model.parameters()), before)

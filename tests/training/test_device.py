@@ -127,9 +127,11 @@ def test_the_switches_of_torch_2_8(monkeypatch: pytest.MonkeyPatch, precision: s
 
 
 def test_on_a_cpu_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda *a, **k: pytest.fail("touched"))
+    touched: list[Any] = []
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda *given, **options: touched.append(given))
     with numerics(RunConfig(precision="tf32", deterministic=True), CPU):
-        pass
+        assert not touched
+    assert not touched
 
 
 def test_generators_are_seeded_saved_and_restored() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ipg.config import RunConfig
 from ipg.training import loop
@@ -83,7 +84,8 @@ def test_a_look_is_not_taken_at_every_iteration(settings: Make, materials: Gathe
 
 def test_the_plain_listener_does_nothing(settings: Make, materials: Gather) -> None:
     config = settings(epochs=1)
-    train(config, materials(config), listeners=[Listener()])
+    told, untold = (train(config, materials(config), listeners=given).model for given in ([Listener()], []))
+    assert all(torch.equal(one, two) for one, two in zip(told.parameters(), untold.parameters(), strict=True))
 
 
 # -- TensorBoard -----------------------------------------------------------------------------------------------------

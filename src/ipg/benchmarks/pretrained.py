@@ -41,10 +41,8 @@ def measure(device: torch.device, *, quick: bool) -> Iterator[Measurement]:
                 found[f"{NETWORK} {kind.name}{name}"] = ours(kind, network, materials, device, **OPTIONS)
     for block in (blocks | written).values():
         block(WARM_UP)
-    steps = 4 if quick else steps_for(blocks[f"{NETWORK} erm"], device, seconds=SECONDS)
-    few = max(4, steps // 8)  # of what takes many times as long
     work = {
-        case: partial(per_step, block, few if " epg" in case else steps, device)
+        case: partial(per_step, block, 4 if quick else steps_for(block, device, seconds=SECONDS), device)
         for case, block in (blocks | written).items()
     }
     times = take_turns(work, 1 if quick else 4)

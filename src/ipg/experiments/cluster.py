@@ -12,7 +12,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ipg.config import RunConfig
@@ -84,6 +84,7 @@ class Tasks:
         if gpus is None:
             gpus = float(self.device != "cpu" and self.ray.cluster_resources().get("GPU", 0) >= 1)
         self._takes = {"CPU": cpus, "GPU": gpus}
+        self.job = replace(self.job, sharing=max(1, int(1 / gpus)) if gpus else 1)
         task = self.ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES, retry_exceptions=False)(run_task)
         submit: Callable[..., Any] = task.remote
         return submit
@@ -130,7 +131,7 @@ class Tasks:
             line = f"the machine that ran it has another version of ipg: {row['versions']}"
             return self.job.failed(trial, f"{line}\n", line)
         if row is not None:
-            self.job.store_of(trial).finish(row := {**row, **self._company()})
+            self.job.store_of(trial).finish(row := {**row, **self.job.company(others=False)})
             return Ended(trial.key, "done", row)
         if text is not None:
             return self.job.failed(trial, text, line)
@@ -140,11 +141,6 @@ class Tasks:
             return None
         line = f"its machine was shut down {RETRIES + 1} times"
         return self.job.failed(trial, f"{line}\n", line)
-
-    def _company(self) -> dict[str, Any]:
-        """How many trials have a GPU of which each takes a part, for a row to say."""
-        part = self._takes["GPU"]
-        return {"sharing": int(1 / part)} if 0 < part <= 0.5 else {}
 
     def _most_in_flight(self) -> int:
         """Twice what fits; every trial in flight is claimed, which takes an open file."""

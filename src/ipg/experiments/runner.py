@@ -104,11 +104,12 @@ def run_study(
         queue = _Queue(view)
         try:
             with place(job, view, len(trials), device, workers, cluster) as where, terminable(), ending(limit, over):
-                queue.work_off(where, trials, beside=_are_beside(len(trials), device, workers, cluster))
+                queue.work_off(where, trials, beside=where.job.sharing > 1)
             if queue.crowded:
                 view.say(f"{number_of(len(queue.crowded), study.unit)} lacked memory beside others: now each alone")
                 rest = None if limit is None else max(0.0, limit - (time.monotonic() - begun))
-                alone = place(job, view, len(queue.crowded), device, None, None)
+                whole = None if cluster is None else replace(cluster, gpus=1)
+                alone = place(job, view, len(queue.crowded), device, None, whole)
                 with alone as where, terminable(), ending(rest, over):
                     queue.work_off(where, queue.crowded, beside=False)
         except KeyboardInterrupt:
@@ -157,7 +158,9 @@ def _able(trial: Trial, engine: str) -> str:
 
 
 class Place(Protocol):
-    """Where trials are run."""
+    """Where trials are run, and by what job: it says how many share a GPU there."""
+
+    job: Job
 
     def run(self, trials: Iterable[Trial]) -> Iterator[Ended]:
         """Have all trials attempted; each is reported once."""
@@ -202,11 +205,6 @@ def workers_for(trials: int, device: str, asked: int | None) -> int:
     if asked is not None and asked < 1:
         raise ValueError(f"{asked} workers are asked for; expected at least 1")
     return min(asked or suitable_workers(device), trials)
-
-
-def _are_beside(trials: int, device: str, workers: int | None, cluster: Cluster | None) -> bool:
-    """Whether several trials are at work on one GPU of this machine at once."""
-    return cluster is None and sharing(workers_for(trials, device, workers), device) > 1
 
 
 class _Queue:

@@ -40,6 +40,15 @@ def forward_kernel(
 
 
 @triton.jit
+def _let_through(dy, x, at, here, gain, level, low, high):
+    """Values of x, and what the bounds let through of a gradient dy: nothing where they hold the norm."""
+    value = tl.load(x + at, mask=here, other=0.0).to(tl.float32)
+    slope = tl.load(dy + at, mask=here, other=0.0).to(tl.float32)
+    said = value * gain[None, :] + level[None, :]
+    return value, tl.where((said <= low) | (said >= high), 0.0, slope)
+
+
+@triton.jit
 def backward_kernel(
     dy, x, weight, bias, mean, variance, dx, parts, positions, channels, eps, low, high,
     span: tl.constexpr, block: tl.constexpr,
@@ -55,10 +64,7 @@ def backward_kernel(
         position = start + tl.arange(0, span)
         here = (position < positions)[:, None] & real[None, :]
         at = position[:, None] * channels + channel[None, :]
-        value = tl.load(x + at, mask=here, other=0.0).to(tl.float32)
-        slope = tl.load(dy + at, mask=here, other=0.0).to(tl.float32)
-        said = value * gain[None, :] + level[None, :]
-        slope = tl.where((said <= low) | (said >= high), 0.0, slope)
+        value, slope = _let_through(dy, x, at, here, gain, level, low, high)
         tl.store(dx + at, (slope * gain[None, :]).to(dx.dtype.element_ty), mask=here)
         along += slope * (value - centre[None, :])
         total += slope
@@ -82,9 +88,7 @@ def second_backward_kernel(
         position = start + tl.arange(0, span)
         here = (position < positions)[:, None] & real[None, :]
         at = position[:, None] * channels + channel[None, :]
-        said = tl.load(x + at, mask=here, other=0.0).to(tl.float32) * gain[None, :] + level[None, :]
-        slope = tl.load(ddx + at, mask=here, other=0.0).to(tl.float32)
-        slope = tl.where((said <= low) | (said >= high), 0.0, slope)
+        _value, slope = _let_through(ddx, x, at, here, gain, level, low, high)
         tl.store(ddy + at, (slope * gain[None, :]).to(ddy.dtype.element_ty), mask=here)
         along += slope * tl.load(dy + at, mask=here, other=0.0).to(tl.float32)
     tl.store(parts + part * channels + channel, tl.sum(along, 0) * inverse, mask=real)
