@@ -20,6 +20,7 @@ from ipg.experiments.cluster import RETRIES, Cluster, Mailbox, run_task
 from ipg.experiments.runner import Tally, read_rows, run_study
 from ipg.experiments.store import Store
 from ipg.experiments.study import Study, Trial
+from ipg.training.memory import OutOfMemoryError
 
 Make = Callable[..., Trial]
 
@@ -131,6 +132,20 @@ def test_gpus_are_used_where_there_are_any(
     run_study(study(trial, 1), tmp_path, device=device, cluster=Cluster(), run=quick)
     assert (straw.asked["num_cpus"], straw.asked["num_gpus"]) == (1, expected)
     assert all("sharing" not in row for row in read_rows(tmp_path / "trials.jsonl"))
+
+
+def test_a_trial_that_lacked_memory_on_a_part_of_a_gpu_is_given_a_whole_one(
+    straw: Straw, trial: Make, tmp_path: Path
+) -> None:
+    def crowded(one: Trial, **given: Any) -> dict[str, Any]:
+        if one.seed == 1 and straw.asked["num_gpus"] < 1:
+            raise OutOfMemoryError(batch=128, pair_batch=None, fits=None, kept=False)
+        return quick(one, **given)
+
+    assert run_study(study(trial, 3), tmp_path, cluster=Cluster(gpus=0.5), run=crowded) == Tally(3, 0, 0)
+    assert straw.asked["num_gpus"] == 1
+    rows = read_rows(tmp_path / "trials.jsonl")
+    assert [(row["seed"], row.get("sharing")) for row in rows] == [(0, 2), (2, 2), (1, None)]
 
 
 def test_a_failing_trial_does_not_stop_the_others(
