@@ -22,6 +22,12 @@ SHAPES = [(2, 16, 5, 7), (1, 24, 9, 4), (3, 96, 6, 6), (2, 144, 3, 3)]
 BOUNDS = [(-torch.inf, torch.inf), (0.0, torch.inf), (0.0, 6.0)]
 
 
+@pytest.fixture(autouse=True)
+def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU multiplies float32 in TF32 in convolutions unless told otherwise."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 def randoms(*shapes: tuple[int, ...]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(sum(map(sum, shapes)))
     return [torch.randn(shape, generator=generator).to(DEVICE) for shape in shapes]
@@ -45,7 +51,7 @@ def exactly(given: list[Tensor], known: list[Tensor], low: float, high: float) -
 
 
 def off(found: Tensor, expected: Tensor) -> float:
-    return float((found.double() - expected).norm() / expected.norm())
+    return float((found.detach().double() - expected.detach()).norm() / expected.detach().norm())
 
 
 def check_gradients(

@@ -21,6 +21,9 @@ from ipg.training.stepping import EagerStep
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
+compiling = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+"""Torch warns of itself and of its choices as it compiles, each version of other things."""
+
 Make = Callable[..., RunConfig]
 Gather = Callable[[RunConfig], Materials]
 
@@ -95,6 +98,7 @@ def test_captured_iterations_end_where_written_ones_end(
         assert row["train"] == pytest.approx(other["train"], rel=1e-2, abs=1e-3)
 
 
+@compiling
 @pytest.mark.parametrize(
     "changes",
     [
@@ -122,6 +126,7 @@ def test_compiled_iterations_end_where_written_ones_end(
     assert 0 < outcome.result["preparing_seconds"] < outcome.result["seconds"]
 
 
+@compiling
 def test_compiled_iterations_in_half_precision_learn_the_same(settings: Make, materials: Gather) -> None:
     config = settings("ipg", device="cuda", epochs=5, every=2)
     losses = {}
