@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from ipg.experiments.ablations import gather_trial
 from ipg.experiments.arms import went_wrong
 from ipg.experiments.reproduce import dynamics
 from ipg.experiments.reproduce.dynamics import FullBatch, run_dynamics
-from ipg.experiments.reproduce.figures import dynamics_figures
+from ipg.experiments.reproduce.figures import figures_of
 from ipg.experiments.reproduce.plan import load_reproduction
+from ipg.experiments.reproduce.rows import Measured
 from ipg.experiments.study import Trial
 from ipg.guidance import CollapseError, Guidance, NonFiniteError
 from ipg.training.materials import Materials
@@ -32,6 +33,12 @@ def full(trial: Callable[..., Trial]) -> Callable[..., Trial]:
         return trial("ipg", **{"epochs": 4, "learning_rate": 5e-3, "every": 1, "margin": 0.08, **changes})
 
     return make
+
+
+def drawn(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """The figures of a small version with these rows."""
+    reproduction = load_reproduction("dynamics", quick=True)
+    return figures_of(reproduction, [Measured(reproduction.cells[0], tuple(rows))])
 
 
 def weights(model: nn.Module) -> torch.Tensor:
@@ -127,22 +134,25 @@ def test_networks_that_mix_images_are_refused(full: Callable[..., Trial]) -> Non
 
 def test_the_figure_shows_the_least_task_loss_of_all_seeds(full: Callable[..., Trial]) -> None:
     rows = [run_dynamics(full(seed=seed)) for seed in (0, 1)]
-    figures = dynamics_figures(load_reproduction("dynamics", quick=True), rows)
+    figures = drawn(rows)
     least = min(min(row["curves"]["task_loss"]) for row in rows)
     assert f"least of all seeds, {least:.3f}" in figures["dynamics-task_loss"]
+    assert "mean ± standard deviation" in figures["dynamics-disagreement"]
     assert "Quick version on bars, 2 seeds" in figures["dynamics-disagreement"]
     assert set(figures) == {f"dynamics-{name}" for name in ("task_loss", "corrective_loss", "disagreement")}
-    assert dynamics_figures(load_reproduction("dynamics"), []) == {}
+    assert drawn([]) == {}
+    (alone,) = {line for line in drawn(rows[:1])["dynamics-task_loss"].splitlines() if "1 seed" in line}
+    assert "1 seeds" not in alone
+    assert "mean ±" not in drawn(rows[:1])["dynamics-task_loss"]
 
 
 def test_the_figure_shows_seeds_that_broke_off_beside_the_mean(full: Callable[..., Trial]) -> None:
     rows = [run_dynamics(full(seed=seed)) for seed in (0, 1, 2)]
     for row, epochs in ((rows[1], 2), (rows[2], 0)):
         row |= {"collapse": "…", "curves": {name: curve[:epochs] for name, curve in row["curves"].items()}}
-    reproduction = load_reproduction("dynamics", quick=True)
-    picture = dynamics_figures(reproduction, rows)["dynamics-disagreement"]
+    picture = drawn(rows)["dynamics-disagreement"]
     assert "3 seeds, 2 of them broken off" in picture
     assert "seed 1, broken off after 2 epochs" in picture
-    assert "mean ± standard deviation" in picture
-    assert "mean ±" not in dynamics_figures(reproduction, rows[1:])["dynamics-task_loss"]
-    assert dynamics_figures(reproduction, rows[2:]) == {}
+    assert "by epoch" in picture
+    assert "by epoch" not in drawn(rows[1:])["dynamics-task_loss"]
+    assert drawn(rows[2:]) == {}

@@ -14,6 +14,7 @@ from ipg.experiments.reproduce.page import filled, filled_page, stale
 from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.reproduce.rows import measure
 from ipg.experiments.reproduce.run import main
+from ipg.files import write_jsonl
 
 
 @pytest.fixture
@@ -144,3 +145,37 @@ def test_a_grid_tells_its_seeds_and_its_line(counts: set[int], told: str) -> Non
         "Grid of accuracy on ColoredMNIST by α and k, 20 of 20 cells measured, from 20.0 % at"
     )
     assert drawing.alt.endswith("; a line at k α = 1")
+
+
+def test_a_page_shows_what_a_search_found_once_there_are_trials_enough(tmp_path: Path) -> None:
+    page = "<!-- reproduce:hyperparameters -->\n<!-- /reproduce:hyperparameters -->\n"
+    home = tmp_path / "hyperparameters" / "colored_mnist"
+    home.mkdir(parents=True)
+    rows = [
+        {
+            "value": 0.1 + 0.06 * i,
+            "config": {"alpha": 0.1, "tau": 0.0, "margin": "0.08", "learning_rate": 1e-3, "epochs": i},
+        }
+        for i in range(1, 11)
+    ]
+    for count in (9, 10):
+        write_jsonl(home / "trials.jsonl", rows[:count])
+        found = filled(page, tmp_path)
+        assert len(found.figures) == (5 if count == 10 else 0)
+    shown = [line for line in found.text.splitlines() if line.startswith("![")]
+    assert shown[-1] == (
+        "![Score of 10 trials on ColoredMNIST over epochs: from 16.0 to 70.0 %, the best at 10]"
+        "(results/hyperparameters-colored_mnist-epochs.svg)"
+    )
+    assert set(found.figures) == {line.partition("results/")[2].rstrip(")") for line in shown}
+
+
+def test_figures_of_searches_and_curves_that_no_row_gives_are_stale(tmp_path: Path) -> None:
+    folder = tmp_path / "page"
+    folder.mkdir()
+    for stem in ("hyperparameters-colored_mnist-tau", "dynamics-task_loss", "by-hand-drawn"):
+        (folder / f"{stem}.svg").touch()
+    assert [path.stem for path in stale(tmp_path / "page.md", {})] == [
+        "dynamics-task_loss",
+        "hyperparameters-colored_mnist-tau",
+    ]

@@ -1,27 +1,36 @@
-"""The figures of a reproduction, one for each data set that has rows."""
+"""The figures of a reproduction: one for each data set, three of training in full batch, one a setting of a search."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ipg.experiments.arms import broke_off
 from ipg.experiments.reproduce.dynamics import CURVES
 from ipg.experiments.reproduce.plan import Reproduction, title_of
 from ipg.experiments.reproduce.rows import Measured
+from ipg.experiments.reproduce.search import VARIED, in_short
 from ipg.experiments.reproduce.table import METRICS
-from ipg.report.figures.bands import bands_data, draw_bands
+from ipg.experiments.search.space import COMMON
+from ipg.experiments.store import read_rows
+from ipg.methods import method_class
+from ipg.methods.space import LogUniform
+from ipg.report.figures.bands import Band, bands_data, draw_bands
 from ipg.report.figures.boxes import Boxes, boxes_data, draw_boxes
 from ipg.report.figures.grid import Grid, GridCell, draw_grid, grid_data
-from ipg.words import listed
+from ipg.report.figures.search import Worth, draw_worth
+from ipg.words import listed, number_of
 
-__all__ = ["Drawing", "drawings_of", "dynamics_figures", "figures_of"]
+__all__ = ["Drawing", "drawings_of", "figures_of", "search_drawings"]
 
 AXES = {"pairs": "pairs", "alpha": "α", "tau": "τ", "every": "k", "corrupted": "corrupted"}
 BROKEN = ("other-2", "other-3", "other-4", "other-5", "other-6")
 """Colours of seeds that broke off."""
+FEW = 10
+"""Trials of a search below which there is nothing to be seen in a figure."""
 PROTOCOLS = {"paper": "our runs, the paper's settings", "ours": "our runs, our settings"}
 
 
@@ -39,7 +48,9 @@ def figures_of(reproduction: Reproduction, measured: Sequence[Measured]) -> dict
 
 
 def drawings_of(reproduction: Reproduction, measured: Sequence[Measured]) -> dict[str, Drawing]:
-    """The figures by the stems of their files, `NAME-DATASET`; none where nothing was measured."""
+    """The figures by the stems of their files, `NAME-DATASET` or `NAME-CURVE`; none where nothing was measured."""
+    if reproduction.kind == "dynamics":
+        return _curves(reproduction, [row for entry in measured for row in entry.rows])
     if reproduction.figure is None:
         return {}
     draw = {"boxes": _boxes, "grid": _grid}[reproduction.figure]
@@ -158,7 +169,7 @@ def _seen_grid(data: Grid) -> str:
     return "; ".join(seen)
 
 
-def dynamics_figures(reproduction: Reproduction, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _curves(reproduction: Reproduction, rows: Sequence[Mapping[str, Any]]) -> dict[str, Drawing]:
     """Task loss, corrective loss and disagreement by epoch, mean and spread over the seeds.
 
     Seeds that broke off have no part in the mean, which would change with their end: each has a line of its own.
@@ -173,12 +184,13 @@ def dynamics_figures(reproduction: Reproduction, rows: Sequence[Mapping[str, Any
         return {}
     titles = {"task_loss": "Task loss", "corrective_loss": "Corrective loss", "disagreement": "Disagreeing pairs"}
     data = title_of(rows[0]["dataset"])
-    detail = f"Quick version on {data}, {len(rows)} seeds" if reproduction.quick else f"{data}, {len(rows)} seeds"
+    detail = f"{f'Quick version on {data}' if reproduction.quick else data}, {number_of(len(rows), 'seed')}"
     if lost := len(rows) - len(whole):
         detail += f", {lost} of them broken off"
     found = {}
     for slot, name in zip(("after", "before", "other-1"), CURVES, strict=True):
-        values = {"mean ± standard deviation": [row["curves"][name] for row in whole]} if whole else {}
+        label = "mean ± standard deviation" if len(whole) > 1 else "by epoch"
+        values = {label: [row["curves"][name] for row in whole]} if whole else {}
         for row in broken:
             curve = row["curves"][name]
             values[f"seed {row['seed']}, broken off after {len(curve)} epochs"] = [curve]
@@ -187,5 +199,37 @@ def dynamics_figures(reproduction: Reproduction, rows: Sequence[Mapping[str, Any
         title = f"{titles[name]} in full batch"
         slots = [*([slot] if whole else []), *itertools.islice(itertools.cycle(BROKEN), len(broken))]
         panel = bands_data(title, values, line=line, slots=slots, detail=detail)
-        found[f"{reproduction.name}-{name}"] = draw_bands(panel, name=name.replace("_", "-"))
+        svg = draw_bands(panel, name=name.replace("_", "-"))
+        found[f"{reproduction.name}-{name}"] = Drawing(svg, f"{title}, {detail}: {_seen_curve(panel.bands[0])}")
+    return found
+
+
+def _seen_curve(band: Band) -> str:
+    """Where a curve begins, is highest and ends."""
+    top = max(range(len(band.mean)), key=band.mean.__getitem__)
+    return (
+        f"{band.mean[0]:.3g} at first, at most {band.mean[top]:.3g} in epoch {band.steps[top]:,}, "
+        f"{band.mean[-1]:.3g} after {band.steps[-1]:,} epochs"
+    )
+
+
+def search_drawings(reproduction: Reproduction, folder: Path) -> dict[str, Drawing]:
+    """For each data set, and each setting that was searched for, what trials were worth over it."""
+    ranges = {**method_class("ipg").space, **{name: COMMON[name] for name in VARIED}}
+    found = {}
+    for dataset in reproduction.settings["studies"]:
+        rows = [row for row in read_rows(folder / dataset / "trials.jsonl") if row["value"] is not None]
+        if len(rows) < FEW:
+            continue
+        values = tuple(float(row["value"]) for row in rows)
+        best = max(range(len(rows)), key=values.__getitem__)
+        for name, range_ in ranges.items():
+            places = tuple(float(row["config"][name]) for row in rows)
+            words, logarithmic = name.replace("_", " "), isinstance(range_, LogUniform)
+            data = Worth(f"{dataset}-{name}", words, places, values, best, logarithmic=logarithmic)
+            alt = (
+                f"Score of {len(rows)} trials on {title_of(dataset)} over {words}: from {100 * min(values):.1f} to "
+                f"{100 * values[best]:.1f} %, the best at {in_short(places[best])}"
+            )
+            found[f"{reproduction.name}-{dataset}-{name}"] = Drawing(draw_worth(data), alt)
     return found

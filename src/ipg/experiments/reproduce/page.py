@@ -15,7 +15,8 @@ from pathlib import Path
 
 from ipg.data.load import DATASETS
 from ipg.experiments.arms import Figure, Spread
-from ipg.experiments.reproduce.figures import Drawing, drawings_of
+from ipg.experiments.reproduce.dynamics import CURVES
+from ipg.experiments.reproduce.figures import Drawing, drawings_of, search_drawings
 from ipg.experiments.reproduce.plan import Reproduction, load_reproduction
 from ipg.experiments.reproduce.rows import Measured, all_rows, measure
 from ipg.experiments.reproduce.runtime import step_table, with_cost
@@ -48,7 +49,7 @@ def filled_page(page: Path, results: Path) -> dict[Path, str]:
 def stale(page: Path, wanted: Mapping[Path, str]) -> list[Path]:
     """Figures beside the page, told by their names, that no row gives any more."""
     beside = sorted(page.with_suffix("").glob("*-*.svg"))
-    return [path for path in beside if path not in wanted and path.stem.partition("-")[2] in DATASETS]
+    return [path for path in beside if path not in wanted and _NAMED.fullmatch(path.stem)]
 
 
 def filled(page: str, results: Path, folder: str = "results") -> Filled:
@@ -84,17 +85,25 @@ def _section(reproduction: Reproduction, results: Path, folder: str) -> tuple[st
         measured = with_cost(measured)
     if measured:
         parts += [f"*How it stands*: {verdict(measured)}", table_of(reproduction, measured).markdown()]
-    drawings = drawings_of(reproduction, measured) if reproduction.kind == "trials" else {}
-    parts += [f"![{drawing.alt}]({folder}/{stem}.svg)" for stem, drawing in drawings.items()]
+    drawings = drawings_of(reproduction, measured)
     if (kept := results / reproduction.name / KEPT_TABLE).is_file():
         parts.append(kept.read_text(encoding="utf-8").strip())
     if (picture := results / reproduction.name / f"{reproduction.name}.svg").is_file():
         parts.append(f"![{reproduction.title}](../{results.name}/{reproduction.name}/{picture.name})")
     if reproduction.kind == "search":
-        parts.append(search_table(reproduction, found_settings(reproduction, results / reproduction.name)).markdown())
+        home = results / reproduction.name
+        parts.append(search_table(reproduction, found_settings(reproduction, home)).markdown())
+        if drawings := search_drawings(reproduction, home):
+            parts.append("What each trial was worth, over every setting that was searched for; the best in blue:")
+    shown = [f"![{drawing.alt}]({folder}/{stem}.svg)" for stem, drawing in drawings.items()]
+    parts += ["\n".join(shown)] if reproduction.kind == "search" and shown else shown  # small ones side by side
     if reproduction.kind == "runtime" and (steps := step_table(results)) is not None:
         parts += ["Single steps, measured by `ipg bench`:", steps]
     return "\n\n".join([*parts, f"```console\n$ ipg reproduce {reproduction.name}\n```"]), drawings
+
+
+_NAMED = re.compile(rf"\w+-({'|'.join(map(re.escape, (*DATASETS, *CURVES)))})(-\w+)?")
+"""How figures of a reproduction are called."""
 
 
 def verdict(measured: Sequence[Measured]) -> str:

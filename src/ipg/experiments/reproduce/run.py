@@ -163,15 +163,6 @@ def _runtime(asked: Asked, ran: Run) -> Written:
     return Written(asked.folder, _write(asked.reproduction, asked.folder, table), ran.failed, ran.left)
 
 
-def _dynamics(asked: Asked, ran: Run) -> Written:
-    from ipg.experiments.reproduce.figures import dynamics_figures
-
-    reproduction = asked.reproduction
-    figures = dynamics_figures(reproduction, [row for found in ran.measured for row in found.rows])
-    files = _write(reproduction, asked.folder, table_of(reproduction, ran.measured), figures)
-    return Written(asked.folder, files, ran.failed, ran.left)
-
-
 def _theory(reproduction: Reproduction, place: Place, folder: Path) -> Written:
     from ipg.experiments.reproduce.theory import schematic, theory
 
@@ -198,6 +189,7 @@ def _galleries(reproduction: Reproduction, place: Place, folder: Path) -> Writte
 
 
 def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
+    from ipg.experiments.reproduce.figures import search_drawings
     from ipg.experiments.reproduce.search import found_settings, search_settings, search_table
 
     home = place.results / reproduction.name
@@ -216,13 +208,14 @@ def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
         except DataError as error:
             place.say(f"not run: {dataset}, for {error}")
     table = search_table(reproduction, found_settings(reproduction, home))
-    return Written(folder, _write(reproduction, folder, table), left=over)
+    figures = {stem: drawing.svg for stem, drawing in search_drawings(reproduction, home).items()}
+    return Written(folder, _write(reproduction, folder, table, figures), left=over)
 
 
 _OF_TRIALS: dict[str, Callable[[Asked, Run], Written]] = {
     "trials": _trials,
     "runtime": _runtime,
-    "dynamics": _dynamics,
+    "dynamics": _trials,
 }
 _OTHERS: dict[str, Callable[[Reproduction, Place, Path], Written]] = {
     "theory": _theory,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ipg.experiments.reproduce.rows import data_obstacle, obstacle
 from ipg.experiments.reproduce.table import Table
 from ipg.experiments.search.result import origin_of
 
-__all__ = ["Searched", "found_settings", "search_settings", "search_table"]
+__all__ = ["VARIED", "Searched", "found_settings", "in_short", "search_settings", "search_table"]
 
 SETTINGS = ("alpha", "tau", "margin", "pairs", "learning_rate", "batch", "epochs")
 VARIED = ("learning_rate", "epochs")
@@ -98,10 +99,10 @@ def search_table(reproduction: Reproduction, found: Mapping[str, Searched | None
     for dataset, best in found.items():
         paper = shared()["protocols"]["paper"][dataset] | reproduction.settings.get("paper", {}).get(dataset, {})
         data = title_of(dataset)
-        lines.append((data, "paper", *(_text(paper.get(name)) for name in SETTINGS), str(PAPERS_TRIALS), "–", ""))
+        lines.append((data, "paper", *(in_short(paper.get(name)) for name in SETTINGS), str(PAPERS_TRIALS), "–", ""))
         known = Searched({}, None, None) if best is None else best
         score = "–" if known.score is None else f"{100 * known.score:.1f}"
-        ours = [*(_text(known.settings.get(name)) for name in SETTINGS), _text(known.trials), score]
+        ours = [*(in_short(known.settings.get(name)) for name in SETTINGS), in_short(known.trials), score]
         lines.append((data, "ours", *ours, "" if best else "not run"))
     trials = reproduction.settings["trials"]
     note = (
@@ -114,5 +115,9 @@ def search_table(reproduction: Reproduction, found: Mapping[str, Searched | None
     return Table(head, tuple(lines), (note,))
 
 
-def _text(value: Any) -> str:
-    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def in_short(value: Any) -> str:
+    """A number with three digits; of a margin its text may tell the unit, as `0.5x`."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value)
+    return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)

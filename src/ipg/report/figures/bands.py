@@ -13,8 +13,8 @@ from ipg.report.figures.drawing import INK, MUTED, SERIES, TRACK, canvas, draw_t
 __all__ = ["Band", "Bands", "bands_data", "draw_bands"]
 
 SLOTS = tuple(SERIES)
-MOST_POINTS = 600
-"""Lines keep so many points: more cannot be told apart."""
+MOST_POINTS = 2000
+"""Lines keep so many points, so that no peak of a thousand steps is lost."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def draw_bands(data: Bands, *, name: str = "bands", width: int = 520, height: in
     if data.line is not None:
         entries.append((data.line[1], INK, ":"))
     head = title_room(data.detail)
-    top, left, right, bottom = head + 12 + 20 * len(entries), 62, 12, 44  # pixels
+    top, left, right, bottom = head + 12 + 20 * len(entries), 62, 24, 44  # pixels
     height += head + 20 * len(entries)
     with style():
         figure, ground = canvas(width, height)
@@ -84,7 +84,8 @@ def draw_bands(data: Bands, *, name: str = "bands", width: int = 520, height: in
         for band in data.bands:
             mean, deviation = np.array(band.mean), np.array(band.deviation)
             colour = SERIES[band.series]
-            axes.fill_between(band.steps, mean - deviation, mean + deviation, color=colour, alpha=0.2, linewidth=0)
+            if deviation.any():
+                axes.fill_between(band.steps, mean - deviation, mean + deviation, color=colour, alpha=0.2, linewidth=0)
             axes.plot(band.steps, mean, color=colour, linewidth=1.5)
         if data.line is not None:
             axes.axhline(data.line[0], color=INK, linewidth=1.5, linestyle=":")
