@@ -224,7 +224,13 @@ def test_another_search_is_not_gone_on_with(ledger: Any) -> None:
         "stub is another search: sampler was 'tpe' and is now 'random'; space was {'alpha': '0 to 0.9'} and is now "
         "{'alpha': '0 to 0.5'}. Give this one another place with --output, or with --name in a database."
     )
-    ledger(30, base=RunConfig(seed=100, epochs=4, data_path="elsewhere", device="cpu"))  # more trials, another machine
+    ledger(30, base=RunConfig(seed=100, epochs=4, data_path="elsewhere", device="cpu", engine="eager"))  # elsewhere
+
+
+def test_a_search_from_when_the_engine_was_told_is_gone_on_with_by_another(ledger: Any) -> None:
+    book = ledger(3)
+    book.study.set_user_attr("plan", {**book.plan.identity, "engine": "compiled"})
+    assert ledger(3, base=RunConfig(seed=100, epochs=4, engine="eager")).take().config.engine == "eager"
 
 
 def test_a_search_from_before_a_setting_joined_is_gone_on_with(ledger: Any) -> None:

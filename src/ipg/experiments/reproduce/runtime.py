@@ -58,13 +58,16 @@ def _trained(row: Mapping[str, Any]) -> float:
     return float(row["seconds"]) - float(row.get("preparing_seconds") or 0.0)
 
 
+STEPS = ("steps", "gpu", "pretrained")
+"""Benchmarks of single iterations; those of GPUs are captured, in bf16, and compiled unless networks are pretrained."""
+
+
 def step_table(results: Path) -> str | None:
     """The last measured time of a step of each case with its ratio to ERM's, and the paper's estimate of that ratio."""
-    rows = [row for row in read_rows(results / "speed.jsonl") if row["benchmark"] == "steps"]
-    latest = {(row["hardware"], row["case"], row["unit"]): row for row in rows if row["ratio"] is not None}
+    rows = [row for row in read_rows(results / "speed.jsonl") if row["benchmark"] in STEPS and row["ideal"]]
+    latest = {(row["hardware"], row["case"], row["unit"]): row for row in rows}
     lines = [
         [case, hardware, f"{short(row['value'])} {unit}", f"{row['ratio']:.2f}", f"{row['ideal']:.3g}"]
         for (hardware, case, unit), row in latest.items()
-        if row["ideal"]
     ]
     return markdown(["step", "hardware", "median", "over ERM", "paper's estimate"], lines, text=2) if lines else None

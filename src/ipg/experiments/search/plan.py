@@ -12,8 +12,10 @@ from ipg.experiments.search.space import describe
 from ipg.experiments.study import ELSEWHERE
 from ipg.methods.space import Range
 
-__all__ = ["Plan", "Sampler", "State", "Tried"]
+__all__ = ["MACHINE", "Plan", "Sampler", "State", "Tried"]
 
+MACHINE = (*ELSEWHERE, "engine")
+"""Settings that a search may go on with others of: how fast trials run, and where."""
 Sampler = Literal["tpe", "random"]
 State = Literal["complete", "wrong", "pruned", "failed", "running"]
 """`wrong`: training collapsed or ran into NaN, which counts as the worst value; `failed`: there is no telling."""
@@ -35,7 +37,8 @@ class Plan:
     @property
     def identity(self) -> dict[str, Any]:
         """What makes it this search and no other; a search may be given more trials later."""
-        fixed = {name: v for name, v in self.base.flat().items() if name not in ELSEWHERE and name not in self.space}
+        left_out = {*MACHINE, *self.space}
+        fixed = {name: value for name, value in self.base.flat().items() if name not in left_out}
         space = {name: describe(range_) for name, range_ in self.space.items()}
         return {**fixed, "sampler": self.sampler, "objective": self.objective, "prune": self.prune, "space": space}
 

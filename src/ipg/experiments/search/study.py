@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ipg.config import ConfigError
 from ipg.data.names import is_own
-from ipg.experiments.search.plan import Plan, State, Tried
+from ipg.experiments.search.plan import MACHINE, Plan, State, Tried
 from ipg.experiments.search.space import configure
 from ipg.experiments.search.storage import Holds, require_optuna
 from ipg.experiments.search.trial import SearchTrial, limits
@@ -65,6 +65,7 @@ class Ledger:
             return
         joined = ADDED | ({"split_seed": plan["seed"]} if is_own(plan["data"]) else {})  # the seed drew the split
         before = {key: joined[key] for key in plan if key in joined} | before
+        before = {key: value for key, value in before.items() if key not in MACHINE}  # searches once told the engine
         changed = [
             f"{key} was {before.get(key)!r} and is now {plan.get(key)!r}"
             for key in {**before, **plan}
