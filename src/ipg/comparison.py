@@ -36,8 +36,10 @@ class Comparison(NamedTuple):
     """The margin in force, a scalar; NaN while a relative one is not measured yet."""
     spread: Tensor
     """Margin, mean distance between different labels, share of those that reach the margin, (3,)."""
-    collapsed: Tensor
-    """Whether images of different labels stand on one point, a scalar."""
+    near: Tensor
+    """Whether images of different labels are next to nothing apart, as the margin goes, a scalar."""
+    flat: Tensor
+    """Whether they stand on one point, as its distance from the origin goes, a scalar."""
 
 
 def compare(
@@ -84,19 +86,24 @@ def compare(
         rationales.share(differ, embedded.dtype),
         margin,
         torch.stack([known.to(met.dtype), separation.to(met.dtype), met]),
-        _collapsed(align.detach(), uniform.detach(), different, embedded.detach(), known),
+        _near(align.detach(), uniform.detach(), different, known),
+        _flat(embedded.detach()) & different.any(),
     )
 
 
-def _collapsed(align: Tensor, uniform: Tensor, different: Tensor, embedded: Tensor, margin: Tensor) -> Tensor:
-    """Whether images of different labels stand on one point."""
+def _near(align: Tensor, uniform: Tensor, different: Tensor, margin: Tensor) -> Tensor:
+    """Whether images of different labels, and members of pairs, are next to nothing apart as the margin goes."""
     worst = different.float().mean() * margin  # L_U when every distance is 0
-    hinged = (margin > 0) & (uniform >= (1 - COLLAPSE_TOLERANCE) * worst) & (align <= COLLAPSE_TOLERANCE * margin)
+    near: Tensor = (margin > 0) & (uniform >= (1 - COLLAPSE_TOLERANCE) * worst) & (align <= COLLAPSE_TOLERANCE * margin)
+    return near & different.any()
+
+
+def _flat(embedded: Tensor) -> Tensor:
+    """Whether all images stand on one point, as its distance from the origin goes."""
     centre = embedded.mean(dim=0)
     spread = torch.linalg.vector_norm(embedded - centre, dim=1).max()
-    flat = spread <= 1e-6 * torch.linalg.vector_norm(centre)
-    collapsed: Tensor = (hinged | flat) & different.any()
-    return collapsed
+    flat: Tensor = spread <= 1e-6 * torch.linalg.vector_norm(centre)
+    return flat
 
 
 def is_compiled(model: nn.Module) -> bool:

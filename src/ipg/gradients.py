@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["check_reach", "global_norm", "reaches_all", "set_gradients"]
+__all__ = ["check_reach", "global_norm", "reaches_all", "set_gradients", "widest"]
 
 
 def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
@@ -56,9 +56,14 @@ def check_reach(
         )
 
 
+def widest(tensors: Sequence[Tensor]) -> torch.dtype:
+    """Double precision where one of them has it, else single."""
+    return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
+
+
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     """L2 norm over all entries of all tensors, in single precision or better."""
-    wide = torch.float64 if tensors[0].dtype == torch.float64 else torch.float32
+    wide = widest(tensors)
     if hasattr(tensors[0], "full_tensor"):  # sharded by FSDP2: its norm takes no dtype and is itself in shards
         norms = torch._foreach_norm([tensor.to(wide) for tensor in tensors], 2.0)
     else:

@@ -24,7 +24,9 @@ With many processes all of this is said of the *whole* batches, of which each pr
 
 from __future__ import annotations
 
+import inspect
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, cast
@@ -36,12 +38,12 @@ import ipg.rationale as rationales
 from ipg.collectives import Group, find_peers, unreduced
 from ipg.comparison import Comparison, compare, compiled, is_compiled
 from ipg.condition import TaskScale, task_scale
-from ipg.gradients import check_reach, global_norm, set_gradients
+from ipg.gradients import check_reach, global_norm, set_gradients, widest
 from ipg.modes import Modes
 from ipg.pace import Every, FollowingPace, Pace
 from ipg.paired import DrawsPairs, Pairs, check_replicas, check_shard, gather_pairs
 from ipg.records import Correction, Report, Spread, Terms, plain_report
-from ipg.settings import check_optimizer, check_settings, parse_margin
+from ipg.settings import check_head, check_optimizer, check_settings, parse_margin, warn_of_others
 from ipg.watch import CORRECTIVE, TASK, CollapseError, NonFiniteError, Watch, count_collapse, count_norm
 
 __all__ = [
@@ -123,20 +125,24 @@ class Guidance:
         self.batch_norm, self.scaler, self.autocast = batch_norm, scaler, autocast
         self.distance, self.jitter, self.generator = distance, jitter, generator
         self.peers = find_peers(model, process_group)
-        self.tap = rationales.HeadTap(head if head is not None else rationales.find_head(model))
         self._relative = number if relative else None
 
         parameters = self.parameters()
         if not parameters:
             raise ValueError("the optimizer holds no trainable parameter")
+        head = head if head is not None else rationales.find_head(model)
+        if distance != "features":
+            check_head(head)
+        self.tap = rationales.HeadTap(head)
+        weakref.finalize(self, self.tap.remove).atexit = False  # no hook stays behind where nobody calls `close`
         self._modes = Modes(model, hold=batch_norm == "eval")
-        wide = torch.float64 if parameters[0].dtype == torch.float64 else torch.float32
         self.iteration = 0
         self._compiled = is_compiled(model) and parameters[0].device.type == "cuda"
         self._agreed = self.peers.size == 1
-        self._verified = False
-        self._values = torch.zeros(4, dtype=wide, device=parameters[0].device)
-        self._margin = torch.tensor(math.nan if relative else number, dtype=wide, device=self._values.device)
+        self._verified = self._looked = False
+        self._values = torch.zeros(4, dtype=widest(parameters), device=parameters[0].device)
+        self._values[2] = 1.0  # until a correction has been finite, all pairs count as disagreeing
+        self._margin = self._values.new_tensor(math.nan if relative else number)
         self._spread = self._values.new_zeros(3)
         self.pace = FollowingPace(alpha=alpha, tau=tau, like=self._values) if every == "auto" else Pace(every)
         self.watch = Watch(self._values.device)
@@ -179,7 +185,7 @@ class Guidance:
                 f"task_loss must be a function that returns the loss, got {type(task_loss).__name__}: it has to run "
                 f"after the correction. Write lambda: criterion(model(x), y)."
             )
-        self._begin()
+        self._begin(pairs)
         try:
             if pairs is not None:
                 self._iterate(pairs)
@@ -196,7 +202,7 @@ class Guidance:
                 report = self.rescale(self.correction, loss.detach())
             self._update()
         finally:
-            self.optimizer.zero_grad()  # a step that fails leaves none of its gradients to the next
+            self._clear()  # a step that fails leaves none of its gradients to the next
         return report
 
     def correct(self, pairs: Pairs | DrawsPairs) -> Correction:
@@ -204,12 +210,17 @@ class Guidance:
 
         Call it once an iteration, before the first micro-batch's backward.
         """
-        self._begin()
+        self._begin(pairs)
         self._iterate(pairs)
         return self.correction
 
-    def _begin(self) -> None:
-        """Refuse to begin where gradients would be lost, or could not be had."""
+    def _begin(self, pairs: Pairs | DrawsPairs | None) -> None:
+        """Refuse to begin without pairs to draw, and where gradients would be lost, or could not be had."""
+        if pairs is not None and not isinstance(pairs, Pairs) and not hasattr(pairs, "draw"):
+            raise TypeError(
+                f"pairs must be a batch, ipg.Pairs(first, second, label), or a sampler, ipg.PairSampler(pair_set, "
+                f"batch_size=32), got {type(pairs).__name__}"
+            )
         if not torch.is_grad_enabled():
             raise RuntimeError(
                 "gradients are switched off here: guide outside of torch.no_grad() and torch.inference_mode()"
@@ -253,6 +264,9 @@ class Guidance:
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if not gradients:
             raise RuntimeError("there is no task gradient to rescale: run backward between correct and rescale")
+        if not self._looked:
+            warn_of_others(self.model, self.parameters())
+            self._looked = True
         self._average()
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
@@ -279,6 +293,8 @@ class Guidance:
         Where layers are checkpointed, run the backward pass inside `comparing`, too.
         """
         n = len(pairs)
+        if pairs.first.dtype == torch.uint8:
+            raise ValueError("these pairs are images of bytes: divide them by 255, or draw them with ipg.PairSampler")
         self._agree(pairs)
         with self.comparing(), self.tap.listen(), self._autocast(pairs.first.device), unreduced(self.model):
             output = self.model(torch.cat([pairs.first, pairs.second]))  # one forward: members share statistics
@@ -307,7 +323,7 @@ class Guidance:
         found: Comparison = self._run(compare)(
             embedded, label, differ, self._margin.clone(), relative=self._relative, jitter=self.jitter, noise=noise
         )
-        self._run(_note_pairs)(self._margin, self._spread, self.watch.counters, found)
+        self._run(_note_pairs)(self._margin, self._spread, self.watch.counters, self.watch.widest, found)
         align = found.alignment
         if self.peers.sharded:
             align = align + 0 * logits.sum()  # FSDP's backward pass begins where gradients enter the model's output
@@ -331,7 +347,13 @@ class Guidance:
             self.scaler.unscale_(self.optimizer)
         norm = global_norm([cast(Tensor, parameter.grad) for parameter in parameters])
         self._update()
-        self.optimizer.zero_grad()
+        self._clear()
+        if any(parameter.grad is not None for parameter in parameters):
+            raise RuntimeError(
+                f"{type(self.optimizer).__name__}.zero_grad left gradients behind, which would join those of the task: "
+                f"a wrapper that accumulates skips updates, the correction's too. Give Guidance the optimizer that is "
+                f"inside, e.g. optimizer.optimizer of Accelerate's."
+            )
         torch.clear_autocast_cache()  # inside the caller's autocast the task batch would meet the weights of before
         self._run(_note_correction)(self._values, self.watch.counters, [term.detach() for term in terms], norm)
 
@@ -408,26 +430,40 @@ class Guidance:
             self.scaler.step(self.optimizer)
             self.scaler.update()
 
+    def _clear(self) -> None:
+        """No gradients, not even zeros, whatever the optimizer's own habit."""
+        takes = "set_to_none" in inspect.signature(self.optimizer.zero_grad).parameters
+        self.optimizer.zero_grad(**({"set_to_none": True} if takes else {}))
+
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly, inside a cycle of `every` included; a `generator` is the caller's."""
         return {
             "iteration": self.iteration,
             "correction": self._values.clone(),
             "margin": self._margin.clone(),
+            "relative": -1.0 if self._relative is None else self._relative,
             **({"pace": pace} if (pace := self.pace.state_dict()) else {}),
             **{f"watch.{name}": counter for name, counter in self.watch.state_dict().items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`; tensors keep their place, as captured graphs need."""
-        if unknown := (set(state) ^ set(self.state_dict())) - {"pace"}:  # states of another pace lack it, or have one
+        """Go on from a `state_dict`; tensors keep their place, as captured graphs need.
+
+        Settings are those of this object, the margin included: one that was measured is kept where the same multiple
+        is asked for, and measured anew where another is.
+        """
+        if unknown := (set(state) ^ set(self.state_dict())) - _MAY_LACK:
             raise ValueError(f"this is not the state of a Guidance: missing or unknown {sorted(unknown)}")
         self.iteration = int(state["iteration"])
         self._values.copy_(state["correction"])
-        self._margin.copy_(state["margin"])
+        if self._relative is not None and state.get("relative", self._relative) == self._relative:
+            self._margin.copy_(state["margin"])
         self.pace.load_state_dict(state.get("pace", {}))
         self.watch.load_state_dict({name.removeprefix("watch."): value for name, value in state.items()})
 
+
+_MAY_LACK = {"pace", "relative", "watch.widest"}
+"""What states of another pace, and of before it was kept, lack."""
 
 _EMBEDDINGS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "rationale": lambda features, logits, weight: rationales.scaled_features(features, weight),
@@ -436,11 +472,11 @@ _EMBEDDINGS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-def _note_pairs(margin: Tensor, spread: Tensor, counters: Tensor, found: Comparison) -> None:
+def _note_pairs(margin: Tensor, spread: Tensor, counters: Tensor, widest: Tensor, found: Comparison) -> None:
     """Keep on the device what a batch of pairs has shown."""
     margin.copy_(found.margin)
     spread.copy_(found.spread)
-    count_collapse(counters, found.collapsed)
+    count_collapse(counters, widest, found.spread[1], found.near, found.flat)
 
 
 def _note_correction(values: Tensor, counters: Tensor, terms: Sequence[Tensor], norm: Tensor) -> None:

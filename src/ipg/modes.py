@@ -26,19 +26,21 @@ class Modes:
     """
 
     def __init__(self, model: nn.Module, *, hold: bool) -> None:
-        self._batch_norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-        self._others = [module for module in model.modules() if not isinstance(module, _BatchNorm)]
+        self._model = model
         self._holds = hold
         self._comparing = False
-        for layer in self._batch_norms:
+        for layer in self._batch_norms():
             _let_go(layer)
         self.hold()
+
+    def _batch_norms(self) -> list[nn.Module]:
+        return [module for module in self._model.modules() if isinstance(module, _BatchNorm)]
 
     def hold(self) -> None:
         """Put BatchNorm in eval mode and keep it there, if so asked; also after somebody has set `training` itself."""
         if not self._holds:
             return
-        for layer in self._batch_norms:
+        for layer in self._batch_norms():
             kept = layer.__dict__.get("train")
             if not isinstance(kept, _StayInEval) or kept.holder() is None:
                 _let_go(layer)
@@ -49,7 +51,7 @@ class Modes:
     def release(self) -> None:
         """Let BatchNorm follow `model.train()` again, what that said last included."""
         self._holds = False
-        for layer in self._batch_norms:
+        for layer in self._batch_norms():
             kept = layer.__dict__.get("train")
             if isinstance(kept, _StayInEval) and kept.holder() is self:
                 _let_go(layer)
@@ -63,14 +65,15 @@ class Modes:
         if self._comparing:
             yield
             return
-        modes = [module.training for module in self._others]
+        others = [module for module in self._model.modules() if not isinstance(module, _BatchNorm)]
+        modes = [module.training for module in others]
         self._comparing = True
         try:
-            _set(self._others, [False] * len(modes))
+            _set(others, [False] * len(modes))
             yield
         finally:
             self._comparing = False
-            _set(self._others, modes)
+            _set(others, modes)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 __all__ = [
     "HeadNotFoundError",
@@ -146,6 +147,21 @@ def _last_linear(module: object) -> nn.Linear | None:
     return None
 
 
+@torch.no_grad()
+def _is_linear(head: nn.Linear) -> bool:
+    """Whether a head with a `forward` of its own is linear, by what it makes of two vectors, if any can pass."""
+    weight = head.weight
+    if weight.is_meta or is_lazy(weight) or hasattr(weight, "full_tensor"):
+        return True
+    x = torch.arange(2 * head.in_features, device=weight.device).sin().view(2, -1).to(weight.dtype)
+    expected = nn.functional.linear(x, weight, head.bias)
+    try:
+        found = head(x)
+    except TypeError:  # it takes more than features, as heads with margins do
+        return False
+    return found.shape == expected.shape and bool((found - expected).norm() <= 0.05 * expected.norm())
+
+
 class HeadTap:
     """Listens at the head of a model: the features that enter it and the logits that leave it.
 
@@ -156,6 +172,11 @@ class HeadTap:
     def __init__(self, head: nn.Linear) -> None:
         if not isinstance(head, nn.Linear):
             raise HeadNotFoundError(f"head must be an nn.Linear, got {type(head).__name__}")
+        if type(head).forward is not nn.Linear.forward and not _is_linear(head):
+            raise HeadNotFoundError(
+                f"{type(head).__name__} is no linear head: it does not put out its weight times its input plus its "
+                f"bias, so its rationales are not contributions to the logits. Train with a plain nn.Linear."
+            )
         self.head = head
         self._listening = False
         self._calls: list[tuple[Tensor, Tensor]] = []
@@ -172,6 +193,9 @@ class HeadTap:
         self._listening = True
         try:
             yield
+        except BaseException:
+            self._calls.clear()  # with the graph behind them
+            raise
         finally:
             self._listening = False
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
+from torch.nn.parameter import is_lazy
 
-__all__ = ["check_optimizer", "check_settings", "parse_margin"]
+__all__ = ["check_head", "check_optimizer", "check_settings", "parse_margin", "warn_of_others"]
 
 
 def check_settings(
@@ -39,6 +43,33 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
         raise ValueError(
             f"{type(optimizer).__name__}.step needs a closure, which it may call several times; guidance makes "
             f"two plain updates an iteration. Use an optimizer that steps without one, e.g. Adam or SGD."
+        )
+
+
+def check_head(head: nn.Linear) -> None:
+    """Raise a ValueError where the head's weights are all zero; waits for the device."""
+    weight = head.weight
+    unknown = weight.is_meta or is_lazy(weight) or is_fake(weight) or hasattr(weight, "full_tensor")
+    if not unknown and not weight.any():  # unknown: not yet, or not to this process alone
+        raise ValueError(
+            "the head's weights are all zero, as some networks begin: so is every rationale, no correction moves "
+            "anything, and neither does the task, whose steps are measured by corrections. Draw them anew first, e.g. "
+            "torch.nn.init.normal_(head.weight, std=0.016)."
+        )
+
+
+def warn_of_others(model: nn.Module, parameters: Sequence[Tensor]) -> None:
+    """Warn where the task's gradient reached parameters of the model that the optimizer, with `parameters`, lacks."""
+    known = {id(parameter) for parameter in parameters}
+    reached = [(name, p) for name, p in model.named_parameters() if p.requires_grad and p.grad is not None]
+    others = [name for name, parameter in reached if id(parameter) not in known]
+    if others:
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        warnings.warn(
+            f"the task's gradient reaches {', '.join(others[:3])}{more}, which the optimizer does not hold: guidance "
+            f"neither corrects nor rescales them. Give one optimizer all parameters that are trained, in groups where "
+            f"they differ, and set requires_grad of the others to False.",
+            stacklevel=4,
         )
 
 

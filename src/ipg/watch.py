@@ -30,6 +30,9 @@ COLLAPSE_PATIENCE = 20
 LAST_PATIENCE = 3
 """How many, where they are the last of all: a run that ends like that is not to be waited for."""
 
+GROWTH = 1e-3
+"""By how much images have to be farther apart than ever, as a share, to count as moving apart."""
+
 SKIP_PATIENCE = 50
 """How many updates of a kind in a row a GradScaler may skip before `Watch.check` raises: by then it has halved its
 scale so often that no overflow explains them."""
@@ -51,6 +54,8 @@ class Watch:
 
     def __init__(self, device: torch.device) -> None:
         self.counters = torch.tensor([0, -1, 0, 0, 0, 0], device=device)
+        self.widest = torch.zeros((), device=device)
+        """The largest mean distance between images of different labels that a correction has found."""
 
     @property
     def iteration(self) -> Tensor:
@@ -99,13 +104,14 @@ class Watch:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The counters."""
-        return {"counters": self.counters.clone()}
+        return {"counters": self.counters.clone(), "widest": self.widest.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`, in place; states of before the skipped updates in a row were counted have four."""
         given = state["counters"]
         self.counters.zero_()
         self.counters[: len(given)] = given
+        self.widest.copy_(state.get("widest", torch.zeros(())))
 
 
 def count_norm(counters: Tensor, norm: Tensor, kind: int) -> None:
@@ -117,6 +123,18 @@ def count_norm(counters: Tensor, norm: Tensor, kind: int) -> None:
     counters.copy_(torch.stack([counters[0], first, counters[2] + bad, counters[3], *rows]))
 
 
-def count_collapse(counters: Tensor, collapsed: Tensor) -> None:
-    """Count the corrections in a row that find images of different labels on one point; in place."""
-    counters[3] = torch.where(collapsed, counters[3] + 1, 0)
+def count_collapse(counters: Tensor, widest: Tensor, separation: Tensor, near: Tensor, flat: Tensor) -> None:
+    """Count the corrections in a row that find images of different labels on one point; in place.
+
+    Args:
+        counters: those of a `Watch`.
+        widest: the largest `separation` so far.
+        separation: mean distance between images of different labels.
+        near: whether they are near to each other, as the margin goes. A small head begins so: where they have never
+            been as far apart as now, they are on their way, and nothing has collapsed.
+        flat: whether they are one point, as their own size goes.
+    """
+    grows = (widest > 0) & (separation > (1 + GROWTH) * widest)
+    counters[3] = torch.where(flat | (near & ~grows), counters[3] + 1, 0)
+    wider = torch.isfinite(separation) & (separation > widest)
+    widest.copy_(torch.where(wider, separation.to(widest.dtype), widest))

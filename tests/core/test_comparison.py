@@ -81,7 +81,8 @@ def test_one_label_measures_nothing() -> None:
     assert torch.isnan(found.margin)
     assert found.spread.tolist() == [0.0, 0.0, 1.0]
     assert found.uniformity.item() == 0.0
-    assert not found.collapsed
+    assert not found.near
+    assert not found.flat
 
 
 def test_nothing_is_left_of_a_compiled_function_but_its_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from ipg.comparison import _collapsed
+from ipg.comparison import compare
 from ipg.guidance import CollapseError, Guidance, NonFiniteError
-from ipg.watch import COLLAPSE_PATIENCE, LAST_PATIENCE, count_collapse
+from ipg.watch import COLLAPSE_PATIENCE, LAST_PATIENCE
 
 # -- the margin -----------------------------------------------------------------------------------------------------
 
@@ -81,6 +81,11 @@ def test_terms_carry_their_graph_and_move_nothing(toys: ModuleType) -> None:
 
 def collapsed_model(toys: ModuleType, how: str) -> nn.Sequential:
     model = toys.mlp(dtype=torch.float32)
+    collapse(model, how)
+    return model
+
+
+def collapse(model: nn.Sequential, how: str) -> None:
     with torch.no_grad():
         if how == "dead features":
             model[2].bias.fill_(-1e4)
@@ -92,7 +97,6 @@ def collapsed_model(toys: ModuleType, how: str) -> nn.Sequential:
         elif how == "a speck":  # small against the margin, but no single point
             model[2].weight.mul_(1e-4)
             model[2].bias.fill_(1e-3)
-    return model
 
 
 @pytest.mark.parametrize(
@@ -103,8 +107,9 @@ def collapsed_model(toys: ModuleType, how: str) -> nn.Sequential:
     ],
 )
 def test_collapse_is_told_after_its_patience(toys: ModuleType, how: str, margin: float) -> None:
-    model = collapsed_model(toys, how)
+    model = toys.mlp(dtype=torch.float32)
     guide = Guidance(model, torch.optim.SGD(model.parameters(), lr=1e-7), margin=margin)
+    collapse(model, how)
     for _ in range(COLLAPSE_PATIENCE - 1):
         guide.step(toys.task(model, toys.batch(dtype=torch.float32)), toys.pairs(dtype=torch.float32))
         guide.check()
@@ -165,12 +170,37 @@ def test_a_model_of_the_shortcut_alone_has_not_collapsed(toys: ModuleType, margi
 
 
 def test_aligned_members_without_a_margin_have_not_collapsed(toys: ModuleType) -> None:
-    model = toys.mlp()
-    guide = Guidance(model, toys.build(model), margin=0.0)
-    zero, different = torch.zeros((), dtype=torch.float64), ~torch.eye(4, dtype=torch.bool)
+    members = torch.randn(4, 5, generator=toys.seeded(0))
+    found = compare(members.repeat(2, 1), torch.arange(4), torch.zeros(4, dtype=torch.bool), torch.zeros(()))
+    assert found.alignment == 0
+    assert found.uniformity == 0
+    assert not found.near
+    assert not found.flat
+
+
+def test_a_small_head_on_its_way_has_not_collapsed(toys: ModuleType) -> None:
+    """Rationales of a small head are next to nothing apart, as the margin goes, until it has grown."""
+    model = toys.mlp(dtype=torch.float32)
+    with torch.no_grad():
+        model[-1].weight.mul_(1e-5)
+    guide = Guidance(model, torch.optim.AdamW(model.parameters(), lr=2e-6), margin=1.5)
+    pairs = toys.pairs(shift=0.01, dtype=torch.float32)
+    different = (pairs.label[:, None] != pairs.label).float().mean()
+    for _ in range(2 * COLLAPSE_PATIENCE):
+        correction = guide.correct(pairs)
+        assert correction.uniformity > 0.999 * guide.margin * different
+        guide.check()
+
+
+def test_a_small_head_that_stands_still_has_collapsed(toys: ModuleType) -> None:
+    model = toys.mlp(dtype=torch.float32)
+    with torch.no_grad():
+        model[-1].weight.mul_(1e-5)
+    guide = Guidance(model, torch.optim.SGD(model.parameters(), lr=0.0), margin=1.5)
     for _ in range(COLLAPSE_PATIENCE):
-        count_collapse(guide.watch.counters, _collapsed(zero, zero, different, torch.randn(8, 5), guide.margin))
-    guide.check()
+        guide.correct(toys.pairs(dtype=torch.float32))
+    with pytest.raises(CollapseError):
+        guide.check()
 
 
 @pytest.mark.parametrize("margin", [0.1, 5.0, "0.5x", 0.0])

@@ -177,3 +177,97 @@ def test_pairs_are_validated() -> None:
     pairs = Pairs(images, images, label.to(torch.int32))
     assert len(pairs) == 3
     assert pairs.to("meta").first.device.type == "meta"
+
+
+def test_a_head_of_zeros_is_refused(toys: ModuleType) -> None:
+    """Nothing would ever move: no rationale, no correction, and no task step, which is measured by corrections."""
+    model = toys.mlp()
+    nn.init.zeros_(model[-1].weight)
+    for distance in ("rationale", "logits"):
+        with pytest.raises(ValueError, match=r"the head's weights are all zero.*nn\.init\.normal_\(head\.weight"):
+            Guidance(model, toys.build(model), distance=distance)
+    Guidance(model, toys.build(model), distance="features")
+
+
+@pytest.mark.parametrize("pairs", [[1, 2], "pairs", object()])
+def test_what_are_no_pairs_is_refused_before_anything_moves(toys: ModuleType, pairs: Any) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model), every=2)
+    before = toys.bits(model)
+    with pytest.raises(TypeError, match=r"pairs must be a batch, ipg\.Pairs\(.*ipg\.PairSampler\(pair_set"):
+        guide.step(toys.task(model, toys.batch()), pairs)
+    with pytest.raises(TypeError, match=type(pairs).__name__):
+        guide.correct(pairs)
+    assert torch.equal(toys.bits(model), before)
+    assert guide.iteration == 0
+
+
+def test_pairs_of_bytes_are_refused(toys: ModuleType) -> None:
+    model, images = toys.mlp(), torch.zeros(2, 6, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="divide them by 255"):
+        Guidance(model, toys.build(model)).correct(Pairs(images, images, torch.tensor([0, 1])))
+
+
+def test_an_optimizer_that_skips_updates_is_refused(toys: ModuleType) -> None:
+    """As Accelerate's does while it accumulates: the correction would join the task's gradient."""
+
+    class Skips(torch.optim.SGD):
+        def step(self) -> None:  # type: ignore[override]
+            pass
+
+        def zero_grad(self, set_to_none: bool | None = None) -> None:
+            pass
+
+    model = toys.mlp()
+    with pytest.raises(RuntimeError, match=r"^Skips\.zero_grad left gradients behind.*optimizer\.optimizer"):
+        Guidance(model, Skips(model.parameters(), lr=0.1)).correct(toys.pairs())
+
+
+def test_optimizers_whose_gradients_stay_as_zeros_are_welcome(toys: ModuleType) -> None:
+    class Keeps(torch.optim.SGD):
+        def zero_grad(self, set_to_none: bool = False) -> None:
+            super().zero_grad(set_to_none)
+
+    models = [toys.mlp(), toys.mlp()]
+    for model, kind in zip(models, (Keeps, torch.optim.SGD), strict=True):
+        guide = Guidance(model, kind(model.parameters(), lr=0.1))
+        for i in range(2):
+            guide.step(toys.task(model, toys.batch(seed=i)), toys.pairs(seed=i))
+    assert torch.equal(*map(toys.bits, models))
+
+
+def test_parameters_of_another_optimizer_are_told_of_once(toys: ModuleType) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, torch.optim.SGD(model[-1].parameters(), lr=0.1))
+    with pytest.warns(UserWarning, match=r"reaches 0\.weight, 0\.bias, 2\.weight and 1 more, which the optimizer"):
+        guide.step(toys.task(model, toys.batch()), toys.pairs())
+    guide.step(toys.task(model, toys.batch()), toys.pairs())  # warnings are errors here
+    model[:-1].requires_grad_(False)
+    Guidance(model, torch.optim.SGD(model[-1].parameters(), lr=0.1)).step(toys.task(model, toys.batch()), toys.pairs())
+
+
+class Cosine(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 10 * nn.functional.cosine_similarity(x[:, None], self.weight, dim=2)
+
+
+class WithMargin(nn.Linear):
+    def forward(self, x: Tensor, label: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x) - label
+
+
+class Spelt(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.T + self.bias
+
+
+def test_heads_that_are_linear_by_name_alone_are_refused(toys: ModuleType) -> None:
+    for kind in (Cosine, WithMargin):
+        model = toys.mlp()
+        model[-1] = kind(model[-1].in_features, 2).double()
+        hooks = len(model[-1]._forward_hooks)
+        with pytest.raises(ValueError, match=f"{kind.__name__} is no linear head"):
+            Guidance(model, toys.build(model))
+        assert len(model[-1]._forward_hooks) == hooks
+    model[-1] = Spelt(model[-1].in_features, 2).double()
+    Guidance(model, toys.build(model)).correct(toys.pairs())

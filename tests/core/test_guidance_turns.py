@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 from types import ModuleType
 from typing import Any
@@ -153,3 +154,81 @@ def test_step_without_pairs_is_plain_training_bit_for_bit(toys: ModuleType, name
     assert numbers["violated"] == numbers["clipped"] == numbers["floored"] == 0
     assert guide.iteration == 0
     guide.correct(toys.pairs(dtype=torch.float32))  # nothing is left behind that a correction would refuse
+
+
+def test_settings_are_those_of_the_object_that_loads_a_state(toys: ModuleType) -> None:
+    """A margin that was given is a setting; one that was measured belongs to the run, as long as it is asked for."""
+
+    def margin(saved: float | str, asked: float | str) -> tuple[float, float]:
+        model = toys.mlp()
+        guide = Guidance(model, toys.build(model), margin=saved)
+        guide.correct(toys.pairs())
+        other = Guidance(model, toys.build(model), margin=asked)
+        other.load_state_dict(guide.state_dict())
+        return guide.margin.item(), other.margin.item()
+
+    assert margin(0.1, 2.0)[1] == 2.0
+    assert math.isnan(margin(0.1, "0.5x")[1])
+    assert math.isnan(margin("0.5x", "0.85x")[1])
+    assert margin("0.5x", 2.0)[1] == 2.0
+    measured, kept = margin("0.5x", "0.5x")
+    assert measured == kept > 0
+
+
+def test_states_of_before_the_kind_of_margin_was_kept_are_gone_on_with(toys: ModuleType) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model), margin="0.5x")
+    guide.correct(toys.pairs())
+    state = {name: value for name, value in guide.state_dict().items() if name not in ("relative", "watch.widest")}
+    other = Guidance(model, toys.build(model), margin="0.5x")
+    other.load_state_dict(state)
+    assert other.margin == guide.margin
+
+
+def test_until_a_correction_was_finite_no_step_is_taken_without_one(toys: ModuleType) -> None:
+    """A GradScaler skips corrections that overflow: nothing is known of the pairs then, and tau is not met."""
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model), tau=0.3)
+    pairs = toys.pairs()
+    pairs.first[0, 0] = math.inf
+    correction = guide.correct(pairs)
+    assert correction.disagreement == 1
+    assert correction.norm == 0
+
+
+def test_no_hook_outlives_its_guidance(toys: ModuleType) -> None:
+    model = toys.mlp()
+    for _ in range(3):
+        guide = Guidance(model, toys.build(model))
+        guide.correct(toys.pairs())
+    del guide
+    gc.collect()
+    assert not model[-1]._forward_hooks
+
+
+def test_a_forward_pass_that_fails_leaves_nothing_behind(toys: ModuleType) -> None:
+    class Fails(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("behind the head")
+
+    model = toys.mlp()
+    head = model[-1]
+    guide = Guidance(nn.Sequential(model, Fails()), toys.build(model), head=head)
+    with pytest.raises(RuntimeError, match="behind the head"):
+        guide.correct(toys.pairs())
+    assert guide.tap._calls == []
+    copy.deepcopy(model)
+
+
+def test_parameters_of_several_precisions_in_any_order(toys: ModuleType) -> None:
+    narrow, wide = nn.Linear(6, 4), nn.Linear(4, 2).double()
+
+    class Widens(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.double()
+
+    model = nn.Sequential(narrow, Widens(), wide)
+    guide = Guidance(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    guide.step(lambda: model(toys.batch(dtype=torch.float32)[0]).square().mean(), toys.pairs(dtype=torch.float32))
+    assert guide.correction.norm.dtype == torch.float64
+    assert guide.correction.norm > 0

@@ -256,3 +256,14 @@ def test_held_layers_cost_no_recompilation(toys: ModuleType) -> None:
     for _ in range(3):
         guide.step(loss, pairs)
     assert len(graphs) == first > 0
+
+
+def test_layers_that_join_later_are_known(toys: ModuleType) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model), batch_norm="eval")
+    model[1] = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(7).double())
+    model.train()
+    pairs = toys.pairs(shift=0.0)
+    assert guide.correct(pairs).alignment == 0
+    assert model[1][0].training
+    assert not model[1][1].training

@@ -126,3 +126,10 @@ def test_a_set_may_be_empty_but_not_be_drawn_from() -> None:
     assert len(empty) == 0
     with pytest.raises(ValueError, match="there are no pairs to draw from"):
         PairSampler(empty, 2)
+
+
+def test_what_are_no_pairs_is_not_drawn_from() -> None:
+    with pytest.raises(
+        TypeError, match=r"pairs must be an ipg\.PairSet or ipg\.Pairs\(first, second, label\), got list"
+    ):
+        PairSampler([(0, 0, 0)], 1)  # type: ignore[arg-type]

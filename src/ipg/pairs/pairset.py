@@ -87,6 +87,10 @@ class PairSampler:
         part: tuple[int, int] = (0, 1),
         transform: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
+        if not isinstance(pairs, PairSet | Pairs):
+            raise TypeError(
+                f"pairs must be an ipg.PairSet or ipg.Pairs(first, second, label), got {type(pairs).__name__}"
+            )
         index, count = part
         if not 0 <= index < count:
             raise ValueError(f"part={part} is out of range: expected (index, count) with 0 <= index < count")
