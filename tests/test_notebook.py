@@ -406,6 +406,15 @@ def test_images_and_pairs_by_their_paths(tmp_path: Path) -> None:
     assert len(load(tmp_path / "images.csv", size=8)) == 24
 
 
+def test_a_network_of_ones_own_needs_no_name_for_photographs() -> None:
+    small = stripes()
+    table = replace(small, images=small.images.repeat_interleave(11, 2).repeat_interleave(11, 3))  # (n, 3, 66, 66)
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(6), nn.Flatten(), nn.Linear(108, 3))
+    run = fit(model, table, method="erm", **SMALL)
+    assert run.model is not None
+    assert run.config.model == "Sequential"
+
+
 # -- mistakes -----------------------------------------------------------------------------------------------------
 
 

@@ -190,7 +190,8 @@ def fit(
     if held_out is not None:
         values["held_out_pairs"] = 0
     config = as_started(RunConfig.from_mapping(values))
-    materials = gather(config, table=data if isinstance(data, ImageTable) else None)
+    own = model if isinstance(model, nn.Module) else None
+    materials = gather(config, table=data if isinstance(data, ImageTable) else None, model=own)
     config, materials = _with_own(config, materials, model, pairs, held_out)
     where = Path(folder) if folder is not None else None
     run = Run(config, materials, train(config, materials, folder=where, listeners=listeners))
@@ -223,7 +224,8 @@ def _with_own(
     given: dict[str, Any] = {}
     if isinstance(model, nn.Module):
         _check_network(model, made.table)
-        given["model"], settings["model"] = model, type(model).__name__
+        given["model"] = model
+        settings["model"] = type(model).__name__
     if isinstance(pairs, PairSet) and "pairs" in kind.needs:
         given["pairs"] = _seen(pairs, "pairs", kind)
         settings |= {"pairs": len(pairs), "pair_builder": pairs.builder}

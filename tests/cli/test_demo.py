@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
+
+from ipg.training import loop
 
 
 def test_three_runs_a_table_and_a_page_and_at_once_the_second_time(ipg, tmp_path: Path) -> None:
@@ -34,6 +37,21 @@ def test_three_runs_a_table_and_a_page_and_at_once_the_second_time(ipg, tmp_path
     assert again.out.count("finished before, read from") == 3
     assert "  epoch" not in again.out
     assert row in again.out
+
+
+def test_a_stop_in_the_last_part_of_a_run_comes_before_the_next(ipg, tmp_path: Path, monkeypatch) -> None:
+    real = loop.Training._finish
+
+    def late(run) -> object:
+        signal.raise_signal(signal.SIGINT)
+        return real(run)
+
+    monkeypatch.setattr(loop.Training, "_finish", late)
+    done = ipg("demo", "--epochs", "1")
+    said = "ipg: stopped after Plain training (ERM); run the same command again to go on\n"
+    assert (done.code, done.err) == (130, said)
+    assert [path.name for path in (tmp_path / "ipg-demo").iterdir()] == ["erm"]
+    assert (tmp_path / "ipg-demo" / "erm" / "done").exists()
 
 
 def test_settings_reach_the_runs(ipg, tmp_path: Path, monkeypatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import warnings
 from pathlib import Path
 
@@ -89,6 +90,22 @@ def test_a_stopped_run_goes_on_and_ends_as_if_it_had_not_stopped(
     went_on, whole = (load_checkpoint(tmp_path / name / "model.safetensors") for name in ("run", "whole"))
     assert went_on.keys() == whole.keys()
     assert all(torch.equal(went_on[name], whole[name]) for name in whole)
+
+
+def test_a_stop_in_the_last_part_of_a_run_loses_nothing(
+    ipg, bars: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = loop.Training._finish
+
+    def late(run) -> object:
+        signal.raise_signal(signal.SIGINT)
+        return real(run)
+
+    monkeypatch.setattr(loop.Training, "_finish", late)
+    done = ipg("train", *bars, "--output", "run")
+    assert (done.code, done.err) == (0, "")
+    assert "The run is in run." in done.out
+    assert (tmp_path / "run" / "done").exists()
 
 
 def test_interrupting_while_the_data_loads_says_how_to_go_on(

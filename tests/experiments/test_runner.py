@@ -22,6 +22,8 @@ from ipg.experiments.attempt import RunTrial
 from ipg.experiments.runner import Tally, main, read_rows, run_study
 from ipg.experiments.store import Store
 from ipg.experiments.study import Study, Trial
+from ipg.guidance import CollapseError
+from ipg.training import loop
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state", "bars")
 
@@ -159,6 +161,105 @@ def test_when_the_time_is_over_the_rest_is_left(
     for clock in clocks:
         clock.join(10)
     assert not any(clock.is_alive() for clock in clocks)
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Has something happen while runs write what has come of them."""
+    real = loop.Training._finish
+
+    def happens(what: Callable[[], None]) -> None:
+        def finish(run: loop.Training) -> Any:
+            what()
+            return real(run)
+
+        monkeypatch.setattr(loop.Training, "_finish", finish)
+
+    return happens
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_in_the_last_part_of_a_trial_stops_the_study(
+    number: signal.Signals, trial: Make, tmp_path: Path, late: Callable[[Callable[[], None]], None]
+) -> None:
+    """The trial itself has its row."""
+    trials = study(*(trial("erm", seed=seed) for seed in range(3)))
+    late(lambda: signal.raise_signal(number))
+    for done in (1, 2, 3):
+        told = f"stopped, {done} of 3 trials are done; run the same command again to go on"
+        with pytest.raises(KeyboardInterrupt, match=told):
+            run_study(trials, tmp_path, workers=1, device="cpu")
+        assert seeds(tmp_path) == list(range(done))
+    late(lambda: None)
+    assert run_study(trials, tmp_path, workers=1, device="cpu") == Tally(3, 0, 0)
+
+
+def test_a_stop_in_a_trial_that_breaks_off_stops_the_study(
+    trial: Make, tmp_path: Path, late: Callable[[Callable[[], None]], None]
+) -> None:
+    """It has a row, too, and may be asked to stop just before it is found to have collapsed."""
+
+    def collapse() -> None:
+        signal.raise_signal(signal.SIGINT)
+        raise CollapseError("collapsed")
+
+    late(collapse)
+    with pytest.raises(KeyboardInterrupt, match="stopped, 1 of 2 trials are done"):
+        run_study(study(*(trial("erm", seed=seed, restarts=0) for seed in range(2))), tmp_path, workers=1, device="cpu")
+    assert seeds(tmp_path) == [0]
+
+
+def test_a_stop_at_the_end_of_a_first_stage_stops_the_study(
+    trial: Make, tmp_path: Path, late: Callable[[Callable[[], None]], None]
+) -> None:
+    trials = study(trial("jtt", seed=0), trial("erm", seed=1))
+    late(lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt, match="stopped, 0 of 2 trials are done"):
+        run_study(trials, tmp_path, workers=1, device="cpu")
+    assert Store(tmp_path).has_begun(trials.trials[0].key)
+    late(lambda: None)
+    assert run_study(trials, tmp_path, workers=1, device="cpu") == Tally(2, 0, 0)
+
+
+def test_time_that_is_over_in_the_last_part_of_a_trial_is_over(
+    trial: Make,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    late: Callable[[Callable[[], None]], None],
+) -> None:
+    clocks: list[Any] = []
+
+    class Clock(threading.Timer):
+        """Rings when it is told to."""
+
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            clocks.append(self)
+
+        def run(self) -> None:
+            self.finished.wait()
+
+    monkeypatch.setattr(runner.threading, "Timer", Clock)
+    late(lambda: clocks[0].function())
+    trials = study(*(trial("erm", seed=seed) for seed in range(3)))
+    assert run_study(trials, tmp_path, workers=1, device="cpu", limit=600.0) == Tally(1, 0, 0)
+    said = "small: 1 of 3 trials done; the time is over, run the same command again to go on"
+    assert capsys.readouterr().out.splitlines()[-1] == said
+
+
+def test_time_that_is_over_is_seen_between_trials(trial: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever became of the signal."""
+    monkeypatch.setattr(runner.os, "kill", lambda *_: None)
+    ran: list[int] = []
+
+    def slow(one: Trial, **options: Any) -> dict[str, Any]:
+        time.sleep(0.5)
+        return quick(ran)(one, **options)
+
+    trials = study(*(trial(seed=seed) for seed in range(3)))
+    assert run_study(trials, tmp_path, workers=1, run=slow, limit=0.1) == Tally(1, 0, 0)
+    assert ran == [0]
 
 
 def test_a_cut_line_is_run_again(trial: Make, tmp_path: Path) -> None:

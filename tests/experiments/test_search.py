@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ import pytest
 from rich.console import Console
 
 from ipg.config import RunConfig, load_config
+from ipg.experiments import runner
 from ipg.experiments.search import objective as search_objective
 from ipg.experiments.search import run as module
 from ipg.experiments.search.result import Found, origin_of
 from ipg.experiments.search.run import BEST, make_plan, search
 from ipg.experiments.store import Store, read_rows
 from ipg.methods.space import Uniform
+from ipg.training import loop
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state", "bars")
 
@@ -135,9 +138,43 @@ def test_after_its_limit_a_search_leaves_the_rest(search_stubs: Any, notes: Path
     assert found.count("complete") == len(found.trials) == 4
 
 
+def test_a_stop_in_the_last_part_of_a_trial_stops_the_search(
+    base: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial itself is told of."""
+    real: Any = loop.Training._finish
+
+    def finish(run: loop.Training) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return real(run)
+
+    plan = make_plan(base, trials=3, sampler="random")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Training, "_finish", finish)
+        for done in (1, 2):
+            with pytest.raises(KeyboardInterrupt, match=f"stopped, {done} of 3 trials are done"):
+                search(plan, tmp_path, workers=1, console=quiet())
+            assert len(read_rows(Store(tmp_path).rows)) == done
+    assert search(plan, tmp_path, workers=1, console=quiet()).count("complete") == 3
+
+
+def test_a_search_sees_between_trials_that_the_time_is_over(
+    search_stubs: Any, notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner.os, "kill", lambda *_: None)
+
+    def slow(trial: Any, **options: Any) -> dict[str, Any]:
+        time.sleep(0.5)
+        row: dict[str, Any] = search_stubs.quick(trial, **options)
+        return row
+
+    plan = search_stubs.plan(4, notes, sampler="random")
+    assert search(plan, tmp_path, workers=1, run=slow, console=quiet(), limit=0.1).count("complete") == 1
+
+
 def test_nan_never_stops_a_search(base: RunConfig, tmp_path: Path) -> None:
     config = base.with_changes(method="erm", optimizer="sgd")
-    plan = make_plan(config, trials=4, sampler="random", vary=["learning_rate=1e-3,1e30"])
+    plan = make_plan(config, trials=4, sampler="random", vary=["learning_rate=1e-3,1e30"], objective="pairs")
     said = quiet()
     found = search(plan, tmp_path, workers=1, console=said)
     states = {trial.settings["learning_rate"]: trial.state for trial in found.trials}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,9 @@ from ipg.data.table import ImageTable
 from ipg.methods import jtt
 from ipg.methods.jtt import Jtt, JttOptions
 from ipg.training import loop
+from ipg.training.folder import FolderError
 from ipg.training.interrupt import Interrupted
+from ipg.training.listeners import Listener
 from ipg.training.loop import train
 from ipg.training.materials import gather
 
@@ -135,6 +138,96 @@ def test_a_run_goes_on_with_the_errors_that_it_had(
     assert not same(state(train(config, gather(config, table=table)).model), expected)
     outcome = train(config, gather(config, table=table), folder=tmp_path / "run")
     assert same(state(outcome.model), expected)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_at_the_end_of_the_first_stage_comes_before_the_second(
+    number: signal.Signals,
+    config: RunConfig,
+    table: ImageTable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = state(train(config, gather(config, table=table)).model)
+    real: Callable[..., Any] = loop.Training._finish
+
+    def late(self: loop.Training) -> Any:
+        signal.raise_signal(number)
+        return real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Training, "_finish", late)
+        with pytest.raises(Interrupted, match="stopped after the first stage"):
+            train(config, gather(config, table=table), folder=tmp_path / "run")
+    assert (tmp_path / "run" / "first_stage" / "done").exists()
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    began: list[str] = []
+
+    class Watching(Listener):
+        def first_stage(self, *, step: int, total: int) -> None:
+            began.append("first stage")
+
+        def started(self, config: RunConfig, *, step: int, total: int) -> None:
+            began.append(config.method)
+
+    outcome = train(config, gather(config, table=table), folder=tmp_path / "run", listeners=[Watching()])
+    assert began == ["jtt"]
+    assert same(state(outcome.model), expected)
+
+
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have any iteration fail."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("trained")
+
+    monkeypatch.setattr(loop.Training, "_step", refuse)
+
+
+def test_the_folder_of_another_run_is_refused_before_the_first_stage(
+    config: RunConfig, table: ImageTable, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    plain = config.with_changes(method="erm")
+    train(plain, gather(plain, table=table), folder=tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*")}
+    request.getfixturevalue("untrained")
+    with pytest.raises(FolderError, match="holds another run: method was 'erm' and is now 'jtt'"):
+        train(config, gather(config, table=table), folder=tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.usefixtures("untrained")
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"selection": "pairs"}, "selection='pairs' needs held-out pairs and there are none"),
+        ({"selection": "worst_group"}, "selection='worst_group' needs validation images and there are none"),
+        ({"decision": "balanced"}, "decision='balanced' needs validation images and there are none"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_before_the_first_stage(
+    config: RunConfig, make_table: Callable[..., ImageTable], tmp_path: Path, changes: dict[str, Any], says: str
+) -> None:
+    table = make_table(train=40, validation=20 if changes == {"selection": "pairs"} else 0, test=20)
+    given = config.with_changes(**changes)
+    with pytest.raises(ValueError, match=says):
+        train(given, gather(given, table=table), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_folder_is_held_during_the_first_stage(config: RunConfig, table: ImageTable, tmp_path: Path) -> None:
+    """Else another run might take it, and this one be refused when that is trained."""
+    other, tried = config.with_changes(method="erm", seed=1), []
+
+    class Meanwhile(Listener):
+        def first_stage(self, *, step: int, total: int) -> None:
+            with pytest.raises(FolderError, match="is in use by another process"):
+                train(other, gather(other, table=table), folder=tmp_path)
+            tried.append(step)
+
+    train(config, gather(config, table=table), folder=tmp_path, listeners=[Meanwhile()])
+    assert tried == [0]
 
 
 def test_the_time_of_both_stages_counts(config: RunConfig, table: ImageTable, tmp_path: Path) -> None:

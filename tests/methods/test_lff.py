@@ -6,18 +6,25 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import ipg
 from ipg.config import RunConfig
 from ipg.data.batches import Batch
 from ipg.data.table import ImageTable
 from ipg.methods import Setup, method_class
-from ipg.models import build_model
+from ipg.models import HEAD_STD, build_model, renew_head, save_weights
+from ipg.rationale import find_head
+from ipg.seeds import derive_seed
+from ipg.training.assembly import Assembly
+from ipg.training.distributed import Team
+from ipg.training.materials import gather
 
 
 def part(toy: Any, number: int, *rows: int) -> Batch:
@@ -121,6 +128,132 @@ def test_a_pretrained_second_network_keeps_all_but_its_head(toy: Any) -> None:
     assert torch.equal(second[0].weight, model[0].weight)
     assert second[0].weight.data_ptr() != model[0].weight.data_ptr()
     assert not torch.equal(second[2].weight, model[2].weight)
+
+
+@pytest.fixture
+def networks(make_table: Callable[..., ImageTable]) -> Callable[..., tuple[nn.Module, nn.Module]]:
+    """The two networks, B and D, that a run begins with on images of three channels and 32 pixels."""
+    table = make_table()
+    images = nn.functional.pad(table.images, (12, 12, 12, 12, 0, 1))
+
+    def make(**settings: Any) -> tuple[nn.Module, nn.Module]:
+        config = RunConfig(method="lff", held_out_pairs=0, engine="eager", precision="fp32", **settings)
+        materials = gather(config, table=replace(table, images=images))
+        method: Any = Assembly(config, materials, torch.device("cpu"), (), Team()).method
+        return method.biased.model, method.setup.model
+
+    return make
+
+
+def drawn(make: Callable[[], nn.Module], seed: int = 0) -> dict[str, Tensor]:
+    """What `make` draws from the seed of the second network."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(seed, "biased network"))
+        return dict(make().state_dict())
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+@pytest.mark.parametrize(
+    "name", ["mnist_cnn", "small_vit", "irm_mlp", "bcos_small_cnn", "xdnn_test_resnet", "test_vit", "test_convnext"]
+)
+def test_the_second_network_is_drawn_as_the_first(name: str, networks: Any) -> None:
+    second, first = networks(model=name, seed=3)
+    assert same(dict(second.state_dict()), drawn(lambda: build_model(name, channels=3, classes=2, size=32), seed=3))
+    for (of, mine), theirs in zip(second.named_parameters(), first.parameters(), strict=True):
+        assert torch.equal(mine, theirs) == (mine.max() == mine.min()), of  # constants alone
+        assert mine.data_ptr() != theirs.data_ptr()
+
+
+def test_weights_by_torchs_own_rule_are_the_draws_of_before(networks: Any) -> None:
+    """Of earlier rows with `mnist_cnn`: each layer reset in turn."""
+
+    def reset() -> nn.Module:
+        model = build_model("mnist_cnn", channels=3, classes=2)
+        torch.default_generator.manual_seed(derive_seed(0, "biased network"))
+        for module in model.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+        return model
+
+    assert same(dict(networks(model="mnist_cnn")[0].state_dict()), drawn(reset))
+
+
+def test_from_weights_it_has_a_new_head_as_all_new_heads_are(networks: Any, tmp_path: Path) -> None:
+    file = tmp_path / "weights.safetensors"
+    save_weights(file, build_model("test_resnet", channels=3, classes=2))
+    second, first = networks(model="test_resnet", weights=str(file), normalization="half")
+    renewed = drawn(lambda: _with_new_head(copy.deepcopy(first)))
+    assert same(dict(second.state_dict()), renewed)
+    head = find_head(second)
+    assert head.weight.std().item() == pytest.approx(HEAD_STD, rel=0.2)
+    assert not head.bias.any()
+    assert not torch.equal(head.weight, find_head(first).weight)
+
+
+def _with_new_head(model: nn.Module) -> nn.Module:
+    renew_head(model)
+    return model
+
+
+def test_a_network_that_brings_its_weights_along_keeps_them(networks: Any, tmp_path: Path) -> None:
+    from timm.models import save_for_hf  # type: ignore[attr-defined]
+
+    held = build_model("test_resnet", channels=3, classes=2)
+    save_for_hf(held.backbone, str(tmp_path), safe_serialization=True)
+    second, first = networks(model=f"local-dir:{tmp_path}")
+    new = {name for name, value in second.state_dict().items() if not torch.equal(value, first.state_dict()[name])}
+    assert new == {"backbone.fc.weight"}
+
+
+def test_the_head_of_a_bcos_network_from_weights_is_new(networks: Any, tmp_path: Path) -> None:
+    held = build_model("bcos_small_cnn", channels=3, classes=2)
+    torch.save(held.body.state_dict(), tmp_path / "weights.pth")
+    second, first = networks(model="bcos_small_cnn", weights=str(tmp_path / "weights.pth"))
+    new = {name for name, value in second.state_dict().items() if not torch.equal(value, first.state_dict()[name])}
+    assert new == {"head.weight"}
+
+
+class Own(nn.Module):
+    """A network of the user's own, with attention, bare parameters and a layer that does not learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(2, 8, 4, stride=4)
+        self.fixed = nn.Linear(8, 8).requires_grad_(False)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.places = nn.Parameter(0.02 * torch.randn(4, 8))
+        self.gain = nn.Parameter(torch.full((8,), 0.1))
+        self.table = nn.Parameter(torch.linspace(0, 1, 8), requires_grad=False)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.fixed(self.patches(images).flatten(2).transpose(1, 2) + self.places + self.table)
+        mixed = self.attention(tokens, tokens, tokens, need_weights=False)[0]
+        logits: Tensor = self.head((tokens + self.gain * mixed).mean(dim=1))
+        return logits
+
+
+def test_a_network_of_ones_own_is_drawn_anew_as_far_as_it_can_be(toy: Any) -> None:
+    model = Own()
+    second = toy.method("lff", model).biased.model
+    kept = {name for (name, one), other in zip(second.named_parameters(), model.parameters(), strict=True)
+            if torch.equal(one, other)}  # fmt: skip
+    constant = {"gain", "attention.in_proj_bias", "attention.out_proj.bias"}
+    assert kept == {*constant, "table", "fixed.weight", "fixed.bias"}
+    assert torch.equal(second.places.flatten().sort()[0], model.places.flatten().sort()[0])
+    bound = math.sqrt(6 / (8 + 24))  # Xavier's, as attention is made
+    assert 0.8 * bound < second.attention.in_proj_weight.abs().max() <= bound
+    again = toy.method("lff", model).biased.model
+    assert same(dict(again.state_dict()), dict(second.state_dict()))
+
+
+def test_fit_takes_a_network_of_ones_own(make_table: Callable[..., ImageTable]) -> None:
+    run = ipg.fit(Own(), make_table(), method="lff", epochs=1, batch=32, device="cpu")
+    assert run.materials.make_network is None
+    assert isinstance(run.model, Own)
 
 
 @pytest.mark.parametrize(

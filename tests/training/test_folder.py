@@ -69,6 +69,53 @@ def test_another_run_is_refused_and_all_differences_named(home: RunFolder, ident
     assert {path.name: path.read_bytes() for path in home.path.iterdir()} == before
 
 
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder beside one with files, and here."""
+    for name in ("shapes/photos.csv", "mine.pth", "colored_fashion/photos.csv"):
+        (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "project" / name).touch()
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    return tmp_path / "other"
+
+
+PLACES = {"data": "shapes/photos.csv", "weights": "mine.pth", "pairs": "shapes", "start": "timm:resnet18@mine.pth"}
+
+
+def placed(folder: Path, settings: dict[str, str], spelt: Any) -> None:
+    """Begin a run in the folder `project`, and take it up again from here with its files spelt otherwise."""
+    home = RunFolder(folder.parent / "runs")
+    with home.claim(changed("config", **settings), {"origin": {"started_in": str(folder.parent / "project")}}):
+        home.save({"step": 3}, [{"epoch": 1}])
+    with home.claim(changed("config", **spelt), ORIGIN):
+        assert home.load() == {"step": 3}
+
+
+@pytest.mark.parametrize("start", ["../project/", "{}/project/", "../other/../project/./"])
+def test_files_may_be_spelt_otherwise_when_a_run_goes_on(elsewhere: Path, start: str) -> None:
+    before = start.format(elsewhere.parent)
+    spelt = {name: before + file for name, file in PLACES.items()} | {"start": f"timm:resnet18@{before}mine.pth"}
+    placed(elsewhere, PLACES, spelt)
+
+
+@pytest.mark.parametrize(
+    ("settings", "spelt"),
+    [
+        ({"data": "shapes/photos.csv"}, {"data": "photos.csv"}),  # which is not there
+        ({"data": "shapes/photos.csv"}, {"data": "../project/colored_fashion/photos.csv"}),
+        ({"data": "colored_fashion"}, {"data": "../project/colored_fashion"}),  # the embedded images, and a folder
+        ({"start": "timm:resnet18@mine.pth"}, {"start": "timm:resnet34@../project/mine.pth"}),
+        ({"pairs": "shapes"}, {"pairs": 40}),
+        ({"model": "shapes"}, {"model": "../project/shapes"}),
+    ],
+)
+def test_other_files_are_another_run(elsewhere: Path, settings: dict[str, str], spelt: dict[str, Any]) -> None:
+    (name,) = settings
+    with pytest.raises(FolderError, match=f"{name} was '{settings[name]}' and is now"):
+        placed(elsewhere, settings, spelt)
+
+
 @pytest.mark.parametrize("done", [False, True])
 def test_a_run_that_never_got_anywhere_gives_way(home: RunFolder, done: bool) -> None:
     if done:

@@ -34,17 +34,14 @@ def test_a_loss_that_is_not_a_number_ends_the_run(settings: Make, materials: Gat
 
 
 def test_a_collapse_ends_the_run_and_names_remedies(settings: Make, materials: Gather) -> None:
-    """A head of zeros: every image stands on one point, and no gradient leads away from it."""
     config = settings("ipg", epochs=8, every=1, margin="0.1")
-    given = materials(config)
-    nn.init.zeros_(given.model.head.weight)  # type: ignore[union-attr, arg-type]
     with pytest.raises(CollapseError, match=r"the model has collapsed: .* Remedies: warm the learning rate up"):
-        train(config, given)
+        train(config, collapsed(materials(config)))
 
 
 def collapsed(materials: Materials) -> Materials:
-    """With a head of zeros, which no gradient leads away from."""
-    nn.init.zeros_(materials.model.head.weight)  # type: ignore[union-attr, arg-type]
+    """With a head whose length is 0 in single precision: images on one point, and no gradient leads away from it."""
+    nn.init.constant_(materials.model.head.weight, 1e-44)  # type: ignore[union-attr, arg-type]
     return materials
 
 
@@ -122,7 +119,7 @@ def test_a_run_that_goes_wrong_ends_alike_at_any_speed(
         )
         given = materials(config)
         if broken == "collapse":
-            nn.init.zeros_(given.model.head.weight)  # type: ignore[union-attr, arg-type]
+            collapsed(given)
         else:
             nn.init.constant_(given.model.head.bias, math.inf)  # type: ignore[union-attr, arg-type]
         with pytest.raises((CollapseError, NonFiniteError)) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,9 @@ from ipg.pairs import matched
 from ipg.pairs.build import build
 from ipg.pairs.pairset import PairSet
 from ipg.seeds import derive_seed
+from ipg.training import loop
 from ipg.training import materials as module
+from ipg.training.interrupt import Interrupted
 from ipg.training.loop import train
 from ipg.training.materials import Materials, features, gather
 
@@ -251,6 +254,21 @@ def test_finding_closest_pairs_trains_one_oracle_and_reads_no_test_image(
     config = settings("ipg", epochs=1, batch=64, pairs=8, held_out_pairs=4, pair_builder="closest")
     gather(config, table=replace(clothes, images=images))
     assert len(built) == 2  # the oracle and the network itself
+
+
+def test_a_stop_at_the_end_of_the_oracles_training_comes_before_the_run(
+    settings: Make, clothes: ImageTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real: Any = loop.Training._finish
+
+    def late(run: loop.Training) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return real(run)
+
+    monkeypatch.setattr(loop.Training, "_finish", late)
+    config = settings("ipg", epochs=1, batch=64, pairs=8, held_out_pairs=4, pair_builder="closest")
+    with pytest.raises(Interrupted, match="stopped before the pairs were found"):
+        gather(config, table=clothes)
 
 
 def test_images_stay_where_they_are_if_they_would_take_too_much_of_a_gpu(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ipg.config import RunConfig
 from ipg.training import loop
-from ipg.training.checkpoint import CheckpointError, load_checkpoint
+from ipg.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from ipg.training.interrupt import Interrupted
 from ipg.training.listeners import Listener
 from ipg.training.loop import Outcome, train
@@ -270,6 +270,55 @@ def test_seconds_add_up(settings: Make, materials: Gather, tmp_path: Path, stops
     assert 0 < before < outcome.result["seconds"]
     seconds = [row["seconds"] for row in outcome.rows]
     assert seconds == sorted(seconds)
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process, and every stage, prepares its step for 7 seconds."""
+    real = loop.Training.__init__
+
+    def assembled(run: loop.Training, *given: Any) -> None:
+        real(run, *given)
+        run.step.preparing = 7.0
+
+    monkeypatch.setattr(loop.Training, "__init__", assembled)
+
+
+@pytest.mark.usefixtures("prepared")
+def test_seconds_of_preparing_add_up(settings: Make, materials: Gather, tmp_path: Path, stops: Stops) -> None:
+    """As all seconds do, of which they are a part."""
+    config = settings()
+    stops.at = {5, 9}
+    outcome, interruptions = until_done(config, materials, tmp_path)
+    assert interruptions == 2
+    assert outcome.result["preparing_seconds"] == 21.0
+
+
+@pytest.mark.usefixtures("prepared")
+def test_seconds_of_preparing_of_a_first_stage_count(
+    settings: Make, materials: Gather, tmp_path: Path, stops: Stops
+) -> None:
+    config = settings("jtt")
+    assert train(config, materials(config)).result["preparing_seconds"] == 14.0
+    stops.step, stops.at = 0, {2, 6}  # the first stage has 4 iterations
+    outcome, interruptions = until_done(config, materials, tmp_path)
+    assert interruptions == 2
+    assert outcome.result["preparing_seconds"] == 28.0
+
+
+@pytest.mark.usefixtures("prepared")
+def test_a_checkpoint_that_does_not_know_of_preparing(
+    settings: Make, materials: Gather, tmp_path: Path, stops: Stops
+) -> None:
+    config = settings()
+    stops.at = {5}
+    with pytest.raises(Interrupted):
+        train(config, materials(config), folder=tmp_path)
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    state = load_checkpoint(checkpoint)
+    del state["progress"]["preparing_seconds"]
+    save_checkpoint(checkpoint, state)
+    assert train(config, materials(config), folder=tmp_path).result["preparing_seconds"] == 7.0
 
 
 # -- runs that are done ----------------------------------------------------------------------------------------------

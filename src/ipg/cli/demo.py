@@ -58,6 +58,7 @@ def demo(
     from ipg.notebook import Run
     from ipg.report.build import NAMES, page_data
     from ipg.report.page import write
+    from ipg.training.interrupt import Interrupted, late_request
     from ipg.training.loop import train
     from ipg.training.materials import gather
 
@@ -76,7 +77,10 @@ def demo(
         config = base.with_changes(method=method)
         with watching(console, label=NAMES[method]) as listener:
             materials = gather(config)
-            outcome = train(config, materials, folder=output / method, listeners=[listener])
+            with late_request() as late:
+                outcome = train(config, materials, folder=output / method, listeners=[listener])
+            if late.made:
+                raise Interrupted(f"stopped after {NAMES[method]}")
         if not listener.trained:
             typer.echo(f"{NAMES[method]}: finished before, read from {output / method}")
         runs.append(Run(config, materials, outcome))

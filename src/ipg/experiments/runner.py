@@ -36,9 +36,10 @@ from ipg.experiments.workers import Workers, sharing, suitable_workers
 from ipg.methods import method_class
 from ipg.training.device import resolve_device
 from ipg.training.engine import resolve
+from ipg.training.interrupt import late_request
 from ipg.words import number_of
 
-__all__ = ["Tally", "ending", "place", "read_rows", "run_study", "run_trial", "terminable"]
+__all__ = ["Tally", "ending", "place", "read_rows", "run_study", "run_trial", "terminable", "until"]
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def run_study(
     job = Job(stores, study.metrics_split, run)
     begun, over = time.monotonic(), threading.Event()
     with View(console, stores, name=study.name, missing=len(missing)) as view:
-        queue = _Queue(view)
+        queue = _Queue(view, over)
         try:
             with place(job, view, len(trials), device, workers, cluster) as where, terminable(), ending(limit, over):
                 queue.work_off(where, trials, beside=where.job.sharing > 1)
@@ -150,6 +151,15 @@ def ending(seconds: float | None, over: threading.Event) -> Iterator[None]:
         yield
     finally:
         clock.cancel()
+        clock.join()  # or its signal might come when nobody expects one
+
+
+def until(over: threading.Event, ends: Iterable[Ended]) -> Iterator[Ended]:
+    """How trials end, one by one; when the time is over, no other is asked for."""
+    for ended in ends:
+        yield ended
+        if over.is_set():
+            raise KeyboardInterrupt
 
 
 def _able(trial: Trial, engine: str) -> str:
@@ -178,7 +188,11 @@ class Here:
         with remembering():
             for trial in trials:
                 self.view.started(trial)
-                yield self.job.attempt(trial, partial(self.view.moved, trial.key))
+                with late_request() as late:
+                    ended = self.job.attempt(trial, partial(self.view.moved, trial.key))
+                yield ended
+                if late.made:
+                    raise KeyboardInterrupt
 
 
 @contextmanager
@@ -210,8 +224,8 @@ def workers_for(trials: int, device: str, asked: int | None) -> int:
 class _Queue:
     """What becomes of trials: how many another runner has, which failed, and which lacked memory beside others."""
 
-    def __init__(self, view: View) -> None:
-        self.view = view
+    def __init__(self, view: View, over: threading.Event) -> None:
+        self.view, self.over = view, over
         self.elsewhere = 0
         self.failures: set[str] = set()
         self.crowded: list[Trial] = []
@@ -224,7 +238,7 @@ class _Queue:
         while trials:
             by_key = {trial.key: trial for trial in trials}
             busy = []
-            for ended in where.run(trials):
+            for ended in until(self.over, where.run(trials)):
                 trial = by_key[ended.key]
                 if beside and ended.lacked_memory:
                     self.view.lost(trial, "it lacked memory beside others; it comes again when they are done")

@@ -56,6 +56,9 @@ class Setup:
     """All training pairs, for methods that look at them before they begin."""
     masks: Tensor | None = None
     """Where every training image shows what counts, (N, 1, H, W) of uint8, for methods that need masks or attention."""
+    make_network: Callable[[], nn.Module] | None = None
+    """Makes a network as the run's own was made, from torch's default generator, for methods that train a second one;
+    None where it is not known how."""
 
     def logits(self, images: Tensor) -> Tensor:
         """What the network says of `images`, (B, K), in single precision or better."""

@@ -11,14 +11,15 @@ where l(i) is the moving average of an image's loss (0.7 of the old, 0.3 of the 
 largest of its class. D is the network of the run; B is thrown away. BatchNorm statistics are kept or updated in both
 alike, as `batch_norm` says.
 
-Differs from the paper: B starts from weights of its own drawn from the seed; of a pretrained network that is the head
-alone. No layer is frozen, as the authors' loader does with ResNet. Losses are not weighted by class.
+Differs from the paper: B starts from weights of its own, drawn from the seed as the run's network is; of a pretrained
+network that is the head alone. No layer is frozen, as the authors' loader does with ResNet. Losses are not weighted by
+class.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -33,7 +34,9 @@ from ipg.methods.base import Method, Setup
 from ipg.methods.optimizers import load_optimizer
 from ipg.methods.options import option
 from ipg.methods.space import Choice, Range
-from ipg.rationale import find_head, unwrap
+from ipg.models.bcos import BcosNet
+from ipg.models.head import renew_head
+from ipg.rationale import unwrap
 from ipg.seeds import derive_seed
 
 __all__ = ["Lff"]
@@ -124,18 +127,51 @@ class Lff(Method):
 
 
 def _second(setup: Setup) -> nn.Module:
-    """A network like the run's with fresh weights, drawn on the CPU; a pretrained one keeps all but its head."""
-    model = copy.deepcopy(unwrap(setup.model))
-    device = next(model.parameters()).device
+    """A network like the run's with weights of its own, drawn on the CPU; a pretrained one keeps all but its head."""
+    given = unwrap(setup.model)
     pretrained = setup.config.weights is not None or setup.config.start is not None
-    fresh = [find_head(model)] if pretrained else list(model.modules())
-    model.cpu()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(setup.config.seed, "biased network"))
-        for module in fresh:
-            if callable(reset := getattr(module, "reset_parameters", None)):
-                reset()
-    model.to(device).train()
+        if setup.make_network is not None and not pretrained:
+            model = setup.make_network()
+        else:
+            model = copy.deepcopy(given).cpu()
+            (_renew if pretrained else _redraw)(model)
+    model.to(next(given.parameters()).device).train()
     if setup.config.suited().batch_norm == "eval":
         keep_statistics(model)
     return model
+
+
+def _renew(model: nn.Module) -> None:
+    """Draw the head of `model` anew, as new heads are drawn."""
+    if isinstance(model, BcosNet):
+        model.head.reset_parameters()
+    else:
+        renew_head(model)
+
+
+def _redraw(model: nn.Module) -> None:
+    """Draw anew the weights of a network that came as an object, as far as its layers say how; what is frozen stays.
+
+    What they leave as it was, such as a bare parameter, has its entries put in another order: as good as new where all
+    were drawn alike, and nothing happens where all are equal.
+    """
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    for module in _inside_out(model):
+        reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
+        if callable(reset) and any(parameter.requires_grad for parameter in module.parameters()):
+            reset()
+    with torch.no_grad():
+        for parameter, old in zip(model.parameters(), before, strict=True):
+            if not parameter.requires_grad:
+                parameter.copy_(old)
+            elif torch.equal(parameter, old):
+                parameter.copy_(old.flatten()[torch.randperm(old.numel())].view_as(old))
+
+
+def _inside_out(module: nn.Module) -> Iterator[nn.Module]:
+    """All modules, each after those inside it, as they are drawn when they are made."""
+    for child in module.children():
+        yield from _inside_out(child)
+    yield module

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from ipg.collectives import GlobalCrossEntropy
 from ipg.config import RunConfig
@@ -94,6 +95,7 @@ class Assembly:
             validation=self.validation,
             pair_set=materials.pairs,
             masks=masks,
+            make_network=_maker(materials, config, device),
         )
         self.method: Method = kind(setup)
         self.sampler = sampler
@@ -127,3 +129,9 @@ class Assembly:
         if self.sampler is not None:
             self.sampler.load_state_dict(state["sampler"])
         self.means.load_state_dict({name: total.to(self.device) for name, total in state["means"].items()})
+
+
+def _maker(materials: Materials, config: RunConfig, device: torch.device) -> Callable[[], nn.Module] | None:
+    """Makes networks as that of `materials` was made, laid out as it is; None where it is not known how."""
+    make = materials.make_network
+    return None if make is None else lambda: lay_out(make().to(device), config, device)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from ipg.config import RunConfig
+from ipg.data.names import is_own
 from ipg.files import leftovers, make_private, write_json, write_jsonl
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -29,6 +32,8 @@ class FolderError(ValueError):
 
 FIRST_STAGE = "first_stage"
 """The folder inside a run's own in which the run that comes before it lives."""
+_FILES = ("data", "pairs", "weights", "start", "masks")
+"""Settings that may name files, which have several names: what they hold is compared by its digests."""
 
 
 class RunFolder:
@@ -48,8 +53,6 @@ class RunFolder:
         Raises:
             FolderError: another process holds it, or it is the folder of another run.
         """
-        if self.path.name == FIRST_STAGE:  # which is there before the run that it is a part of
-            make_private(self.path.parent)
         make_private(self.path)
         self._check(identity)  # before the lock, so that a folder of something else is left as it is
         lock = FileLock(self.path / "lock", timeout=0)
@@ -94,7 +97,8 @@ class RunFolder:
         if not all(isinstance(old.get(part), dict) for part in identity):
             raise FolderError(f"{self.config} is not of a run; name another folder")
         before, now = RunConfig().flat() | old["config"], identity["config"]  # a setting that is newer had its default
-        keys = [key for key in {**old["config"], **now} if before.get(key) != now.get(key)]
+        there = origin.get("started_in") if isinstance(origin := old.get("origin"), dict) else None
+        keys = [key for key in {**old["config"], **now} if not _same(key, before.get(key), there, now.get(key))]
         differing = [f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in keys]
         if not differing and old["data"] != identity["data"]:
             changed = [key for key in identity["data"] if old["data"].get(key) != identity["data"][key]]
@@ -180,6 +184,22 @@ class RunFolder:
             f"{file} is damaged or missing. Delete {self.done} and run the command that trained it again: it writes "
             f"the file anew from its checkpoint."
         )
+
+
+def _same(key: str, before: Any, there: object, now: Any) -> bool:
+    """Whether a setting is as it was; of files also where `now`, seen from here, is what `before` was from `there`."""
+    if before == now or key not in _FILES or not (isinstance(before, str) and isinstance(now, str)):
+        return bool(before == now)
+    if key == "data" and not (is_own(before) and is_own(now)):
+        return False
+    parts = [re.split("([:@])", text) if key == "start" else [text] for text in (before, now)]  # timm:resnet50@FILE
+    return [_place(part, there) for part in parts[0]] == [_place(part, None) for part in parts[1]]
+
+
+def _place(text: str, start: object) -> str:
+    """Where the file `text` lies, seen from the folder `start` or from here; as it is named where it is nowhere."""
+    file = Path(start if isinstance(start, str) else "", Path(text).expanduser())
+    return os.path.realpath(file) if text and file.exists() else text
 
 
 def _digest(file: Path) -> str:

@@ -18,7 +18,7 @@ import gc
 import math
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,8 @@ from ipg.training.distributed import Team
 from ipg.training.engine import compiling, resolve
 from ipg.training.folder import FIRST_STAGE, RunFolder
 from ipg.training.identity import identify, settled
-from ipg.training.interrupt import Interrupted, StopRequest, stop_on_signals
+from ipg.training.interrupt import Interrupted, StopRequest, late_request, stop_on_signals
+from ipg.training.judging import Judge
 from ipg.training.listeners import FirstStage, Listener
 from ipg.training.materials import Materials
 from ipg.training.memory import OutOfMemoryError, fitting_batch, memory_of_others
@@ -108,7 +109,14 @@ def train(
         identity, origin = identify(config, materials, device)
         team.check_same("settings or data", identity)
         listeners = listeners if team.leads else ()
-        first = _first_stage(config, materials, folder, listeners)
+        home = None if folder is None else RunFolder(folder)
+        claim = nullcontext() if home is None else home.claim(identity, origin)
+        before, first = method_class(config.method).first_stage(config), None
+        if before is not None:
+            model = materials.model
+            Judge(config.suited(), materials, evaluate_on, model, model, team, None, once=evaluate_once)  # may refuse
+            team.first(lambda: stack.enter_context(claim))
+            first = _first_stage(before, materials, folder, listeners, team)
         if device.type == "cuda":
             gc.collect()  # what earlier runs have left: images lie on the GPU where they fit
         placed = materials.to(device, resident=config.resident)
@@ -117,36 +125,37 @@ def train(
         attempt = stack.enter_context(ExitStack())
         run = assemble()  # may refuse
         attempt.callback(run.method.close)
-        if folder is not None:
-            home = run.home = RunFolder(folder)
-            team.first(lambda: stack.enter_context(home.claim(identity, origin)))
+        if first is None:
+            team.first(lambda: stack.enter_context(claim))
+        if home is not None:
+            run.home = home
             if (found := team.first(home.finished)) is not None:
                 return run.read_back(*found)
         request = stack.enter_context(stop_on_signals())
         while (outcome := run.go(request)) is None:
-            place, progress, prepared = run.home, run.again(), run.step.preparing
+            progress = run.again()
             attempt.close()
             del run
             gc.collect()  # or what it holds on the device would lie there beside the next
             placed.model.load_state_dict(beginning)
             run = assemble()
             attempt.callback(run.method.close)
-            run.home, run.progress = place, progress
-            run.step.preparing += prepared
+            run.home, run.progress = home, progress
         return outcome
 
 
 def _first_stage(
-    config: RunConfig, materials: Materials, folder: Path | None, listeners: Sequence[Listener]
-) -> Outcome | None:
-    """The run that comes before, trained in a folder inside the run's own; None where there is none."""
-    before = method_class(config.method).first_stage(config)
-    if before is None:
-        return None
+    before: RunConfig, materials: Materials, folder: Path | None, listeners: Sequence[Listener], team: Team
+) -> Outcome:
+    """The run that comes before, trained in a folder inside the run's own."""
     before = before.with_changes(decision="argmax")
     own = replace(materials, model=copy.deepcopy(materials.model), pairs=None, held_out=None)
     place = None if folder is None else folder / FIRST_STAGE
-    return train(before, own, folder=place, listeners=[FirstStage(one) for one in listeners], evaluate_on=())
+    with late_request() as late:
+        first = train(before, own, folder=place, listeners=[FirstStage(one) for one in listeners], evaluate_on=())
+    if any(team.agree(late.made)):
+        raise Interrupted("stopped after the first stage")
+    return first
 
 
 class Training(Assembly):
@@ -168,6 +177,7 @@ class Training(Assembly):
         self.home: RunFolder | None = None
         self.progress = Progress()
         self._earlier = 0.0 if first is None else float(first.result["seconds"])
+        self._prepared_earlier = 0.0 if first is None else float(first.result.get("preparing_seconds", 0.0))
         self._clock = self._last_look = self._last_save = time.perf_counter()
         self._save_took = 0.0
 
@@ -199,7 +209,8 @@ class Training(Assembly):
     def again(self) -> Progress:
         """Where the run is when it begins again: nowhere, but the time that it took is its own."""
         self._tick()
-        return Progress(seconds=self.progress.seconds, restarts=self.progress.restarts + 1)
+        done = self.progress
+        return Progress(seconds=done.seconds, preparing_seconds=done.preparing_seconds, restarts=done.restarts + 1)
 
     def _told_of_attempts(self, error: CollapseError | NonFiniteError) -> CollapseError | NonFiniteError:
         """What ended the run, and what was tried before; the rate that was asked for may be far from the last."""
@@ -350,7 +361,7 @@ class Training(Assembly):
         return {
             **self.progress.result(self.config),
             "seconds": self._seconds,
-            "preparing_seconds": round(self.step.preparing, 3),
+            "preparing_seconds": round(self._prepared_earlier + self.progress.preparing_seconds, 3),
             **provenance(self.device),
             **({"processes": self.team.size} if self.team.size > 1 else {}),
         }
@@ -363,10 +374,12 @@ class Training(Assembly):
         return round(self._earlier + self.progress.seconds, 3)
 
     def _tick(self) -> None:
-        """Add the time since the last tick to the run's own."""
+        """Add the time since the last tick to the run's own, and what of it went into preparing."""
         now = time.perf_counter()
         self.progress.seconds += now - self._clock
         self._clock = now
+        self.progress.preparing_seconds += self.step.preparing
+        self.step.preparing = 0.0
 
     def _save(self) -> None:
         begun = self._last_save = time.perf_counter()

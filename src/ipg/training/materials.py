@@ -48,6 +48,8 @@ class Materials:
     """Whether all of it comes from names in a configuration, and so can be made again from there."""
     masks: Tensor | None = None
     """Where every training image shows what counts, (n, 1, H, W) of uint8, empty where that is unknown."""
+    make_network: Callable[[], nn.Module] | None = None
+    """How `model` was made, its random part from torch's default generator; to be taken out where another is put in."""
 
     def __post_init__(self) -> None:
         for name, pairs, split in (("pairs", self.pairs, "train"), ("held_out", self.held_out, "validation")):
@@ -140,29 +142,40 @@ def gather(
         made = _read_pairs(config, table, guided=guided)
     else:
         made = _pairs(config, table, {"train": config.pairs if guided else 0, "validation": config.held_out_pairs})
+    make = None
     if model is None:
-        model = _network(config, table, kind.transform(table.images[:1]))
+        images = kind.transform(table.images[:1])
+        make = _maker(config, table, images)
+        model = _network(config, table, images, make)
     if masks is None and to_train:
         masks = kind.regions(config.with_changes(masks=config.masks and _found(config, config.masks)), table)
-    found = Materials(table, model, made.get("train"), made.get("validation"), named, masks)
+    found = Materials(table, model, made.get("train"), made.get("validation"), named, masks, make)
     return found.transformed(kind.transform)
 
 
-def _network(config: RunConfig, table: ImageTable, images: Tensor) -> nn.Module:
+def _network(config: RunConfig, table: ImageTable, images: Tensor, make: Callable[[], nn.Module] | None) -> nn.Module:
     """The network that `config` names, for such `images` (1, C, H, W): a new one, or one to go on from."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(config.seed, "model"))
-        if config.start is not None:
-            return start_from(config.with_changes(start=_found(config, config.start)), images, table.classes)
-        return build_model(
-            config.model or suited_model(table),
-            channels=images.shape[1],
-            classes=table.num_classes,
-            weights=config.weights and _found(config, config.weights),
-            normalization=config.normalization,
-            freeze=config.freeze,
-            size=images.shape[-1],
-        )
+        if make is not None:
+            return make()
+        return start_from(config.with_changes(start=_found(config, str(config.start))), images, table.classes)
+
+
+def _maker(config: RunConfig, table: ImageTable, images: Tensor) -> Callable[[], nn.Module] | None:
+    """Makes new networks as `config` names them, for such `images` (1, C, H, W); None where one is gone on from."""
+    if config.start is not None:
+        return None
+    return partial(
+        build_model,
+        config.model or suited_model(table),
+        channels=images.shape[1],
+        classes=table.num_classes,
+        weights=config.weights and _found(config, config.weights),
+        normalization=config.normalization,
+        freeze=config.freeze,
+        size=images.shape[-1],
+    )
 
 
 def suited_model(table: ImageTable) -> str:
@@ -233,13 +246,18 @@ def _oracle_features(config: RunConfig, table: ImageTable, splits: Sequence[str]
 
     The training is deterministic, so that a run which is begun again finds the same pairs.
     """
+    from ipg.training.distributed import Team
+    from ipg.training.interrupt import Interrupted, late_request
     from ipg.training.loop import train
 
     plain = config.with_changes(
         method="oracle", options={}, held_out_pairs=0, pair_builder="recolored", selection="last", deterministic=True
     )
     plain = plain.with_changes(start=None)  # which takes coloured images
-    outcome = train(plain, gather(plain, table=table), evaluate_on=())
+    with late_request() as late:
+        outcome = train(plain, gather(plain, table=table), evaluate_on=())
+    if any(Team().agree(late.made)):
+        raise Interrupted("stopped before the pairs were found")
     device = resolve_device(config.device)
     look = method_class("oracle").transform
     with numerics(plain, device):

@@ -33,6 +33,8 @@ class Progress:
 
     step: int = 0
     seconds: float = 0.0
+    preparing_seconds: float = 0.0
+    """Of these, what iterations at full speed had to wait for."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     kept: dict[str, Tensor] = field(default_factory=dict)
     """Weights of the epoch that the selection rule keeps."""

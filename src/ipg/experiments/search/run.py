@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from pathlib import Path
 from typing import get_args
 
@@ -21,7 +21,7 @@ from rich.console import Console
 
 from ipg.config import RunConfig
 from ipg.experiments.attempt import Ended, Job, RunTrial
-from ipg.experiments.runner import ending, place, terminable
+from ipg.experiments.runner import ending, place, terminable, until
 from ipg.experiments.search.objective import choose_objective, readable, split_of
 from ipg.experiments.search.plan import Plan, Sampler
 from ipg.experiments.search.postgres import speaking_clearly
@@ -126,7 +126,7 @@ def search(
         ledger = Ledger(plan, opened, holds)
         console, over = console or Console(), threading.Event()
         try:
-            _work_off(ledger, folder, workers, run, console, ending(limit, over))
+            _work_off(ledger, folder, workers, run, console, limit, over)
         except KeyboardInterrupt:
             found = _write(ledger, folder)
             stands = f"{found.count('complete', 'wrong', 'pruned')} of {number_of(plan.trials, 'trial')} are done"
@@ -150,7 +150,8 @@ def _work_off(
     workers: int | None,
     run: RunTrial,
     console: Console,
-    clock: AbstractContextManager[None],
+    limit: float | None,
+    over: threading.Event,
 ) -> None:
     """Have trials run until none are left for this process."""
     plan = ledger.plan
@@ -164,12 +165,12 @@ def _work_off(
     stores = {plan.name: store}
     job = Job(stores, split_of(plan.objective), run)
     view = SearchView(console, stores, name=plan.name, missing=missing, best=before.best)
-    with view, place(job, view, missing, plan.base.device, workers, None) as where, terminable(), clock:
+    with view, place(job, view, missing, plan.base.device, workers, None) as where, terminable(), ending(limit, over):
         failures, waited = 0, 0
         while waited < PATIENCE:
             taken: dict[str, SearchTrial] = {}
             busy: set[int] = set()
-            for ended in where.run(_hand_out(ledger, taken, busy)):
+            for ended in until(over, where.run(_hand_out(ledger, taken, busy))):
                 trial = taken[ended.key]
                 _settle(ledger, store, trial, ended, busy)
                 view.ended(trial, ended)
