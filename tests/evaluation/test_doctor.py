@@ -62,8 +62,11 @@ def batch_norm_network(materials: Materials) -> Materials:
     return replace(materials, model=model)
 
 
-def headless(materials: Materials) -> Materials:
-    nn.init.zeros_(materials.model.head.weight)  # type: ignore[union-attr, arg-type]
+def dead(materials: Materials) -> Materials:
+    """All features are zero, and so is their gradient."""
+    for name, parameter in materials.model.named_parameters():
+        if not name.startswith("head"):
+            nn.init.zeros_(parameter)
     return materials
 
 
@@ -149,7 +152,7 @@ def test_a_log_without_rows_says_nothing() -> None:
         ("batch norm drifts", "warning", r"lie \d+\.\d standard deviations apart",
          {"change": lambda given: marked_pairs(batch_norm_network(given))}),
         ("loss not finite", "error", r"by iteration \d+", {"optimizer": "sgd", "learning_rate": 1e30}),
-        ("representation collapsed", "error", r"by iteration \d+", {"margin": "0.1", "change": headless}),
+        ("representation collapsed", "error", r"by iteration \d+", {"margin": "0.1", "change": dead}),
     ],
 )  # fmt: skip
 def test_a_run_made_to_show_it(
@@ -168,6 +171,26 @@ def test_a_task_that_cannot_be_learnt(ran: Callable[..., RunLog], make_table: Ca
     assert list(findings) == ["validation at chance"]
     assert "on 40 validation images" in findings["validation at chance"].meaning
     assert "guessing gives 50.0 %" in findings["validation at chance"].meaning
+
+
+def test_a_task_that_is_hardly_learnt(ran: Callable[..., RunLog], make_table: Callable[..., ImageTable]) -> None:
+    findings = found(ran(table=make_table(validation=400), learning_rate=3e-5))
+    assert list(findings) == ["task hardly learnt"]
+    finding = findings["task hardly learnt"]
+    assert finding.severity == "warning"
+    assert re.search(r"task loss is 0\.6\d\d after 6 epochs, guessing has 0\.693, .* is 5\d\.\d %", finding.meaning)
+    assert finding.remedy.startswith("Use a higher learning rate (3e-05), raise alpha (0.1), or train longer")
+
+
+def test_wrong_labels_are_no_task_that_is_hardly_learnt(
+    ran: Callable[..., RunLog], make_table: Callable[..., ImageTable]
+) -> None:
+    """A quarter of them keeps the loss above 0.56."""
+    table = make_table()
+    wrong = torch.rand(len(table), generator=torch.Generator().manual_seed(1)) < 0.25
+    log = ran(table=replace(table, label=torch.where(wrong, 1 - table.label, table.label)))
+    assert log.of_steps("task_loss")[-1] > 0.56
+    assert diagnose(log) == []
 
 
 @pytest.mark.parametrize(("every", "says"), [(2, "now 2)"), ("auto", "now auto, 100.0 % of the last epoch's steps)")])
@@ -242,9 +265,16 @@ def rows(**changes: Any) -> list[dict[str, Any]]:
     return [{"epoch": e + 1, "train": at(steps, e), **at(ends, e)} for e in range(3)]
 
 
-def validation(balanced: float, predicted: int = 2, classes: int = 2, images: int = 1000) -> dict[str, Any]:
-    groups = {f"class {k}, large, {a}": {"accuracy": 0.5, "count": images // (2 * classes)}
-              for k in range(classes) for a in "ab"}  # fmt: skip
+def validation(
+    balanced: float, predicted: int = 2, classes: int = 2, images: int = 1000, *,
+    attributes: tuple[str, ...] = ("large, a", "large, b"), shares: tuple[float, ...] = (0.5, 0.5),
+) -> dict[str, Any]:  # fmt: skip
+    """Metrics; `shares` are the accuracies of the groups of the first class, and of the others the other way round."""
+    groups = {
+        f"class {k}, {attribute}": {"accuracy": share, "count": images // (2 * classes)}
+        for k in range(classes)
+        for attribute, share in zip(attributes, reversed(shares) if k else shares, strict=True)
+    }
     return {"average": balanced, "balanced": balanced, "predicted_classes": predicted, "groups": groups}
 
 
@@ -259,6 +289,17 @@ def validation(balanced: float, predicted: int = 2, classes: int = 2, images: in
         ({"validation": validation(0.5, classes=4)}, []),
         ({"validation": validation(0.26, classes=4)}, ["validation at chance"]),
         ({"validation": validation(0.5, predicted=1)}, ["one class predicted"]),
+        ({"validation": validation(0.5, shares=(0.0, 1.0)), "pair_disagreement": 0.3}, ["pairs memorised"]),
+        ({"validation": validation(0.5), "task_loss": 0.6, "pair_disagreement": 0.3},
+         ["validation at chance", "pairs memorised"]),
+        ({"validation": validation(0.5), "task_loss": 0.6, "pair_disagreement": 0.6}, ["pairs memorised"]),
+        ({"validation": validation(0.65), "task_loss": 0.63}, ["task hardly learnt"]),
+        ({"validation": validation(0.65), "task_loss": 0.60}, []),  # wrong labels
+        ({"validation": validation(0.67), "task_loss": 0.63}, []),
+        ({"validation": validation(0.49, classes=4), "task_loss": 1.26}, ["task hardly learnt"]),
+        ({"validation": validation(0.49, classes=4), "task_loss": 1.24}, []),
+        ({"validation": validation(0.5), "task_loss": 0.69}, ["validation at chance"]),
+        ({"validation": validation(0.65), "task_loss": 0.69, "scale": 1e-4}, ["task gradient scaled to nothing"]),
         ({"pair_disagreement": 0.3}, ["pairs memorised"]),
         ({"pair_disagreement": 0.09}, []),
         ({"pair_disagreement": 0.3, "train_pair_disagreement": 0.1}, ["shortcut in use"]),
@@ -285,6 +326,84 @@ def validation(balanced: float, predicted: int = 2, classes: int = 2, images: in
 )  # fmt: skip
 def test_where_the_limits_are(changes: dict[str, Any], expected: list[str]) -> None:
     assert list(found(RunLog({"method": "ipg"}, rows(**changes)))) == expected
+
+
+def plain(**changes: Any) -> RunLog:
+    """A run without guidance."""
+    logged = [row | {"train": {"task_loss": row["train"]["task_loss"]}} for row in rows(**changes)]
+    return RunLog({"method": "erm", "epochs": 3}, [row | {"train_pair_disagreement": None} for row in logged])
+
+
+def test_a_shortcut_that_is_broken_in_the_validation_images() -> None:
+    """Half the images are wrong, all of them in two groups: the task is learnt, by the shortcut."""
+    broken = validation(0.5, shares=(0.0, 1.0), images=60)
+    assert list(found(plain(validation=broken, pair_disagreement=1.0))) == ["shortcut in use"]
+    log = plain(validation=broken, pair_disagreement=None)
+    assert list(found(log)) == ["validation at chance", "held-out pairs absent"]
+    finding = found(log)["validation at chance"]
+    assert finding.severity == "warning"
+    assert "since the shortcut is broken there: groups of one class differ by 100.0 %" in finding.meaning
+    assert finding.remedy == "Train with --method ipg, which pairs guide."
+    few = validation(0.5, shares=(0.0, 1.0), images=36)  # nine a group
+    assert found(plain(validation=few, pair_disagreement=None))["validation at chance"].severity == "error"
+
+
+def test_what_is_learnt_by_heart_is_not_told_to_learn() -> None:
+    finding = found(plain(validation=validation(0.5)))["validation at chance"]
+    assert finding.severity == "error"
+    assert finding.meaning.endswith("guessing gives 50.0 %, though the training images are learnt (task loss 0.1).")
+    assert "train longer" not in finding.remedy
+
+
+def test_plain_training_is_given_no_advice_on_guidance() -> None:
+    for name, values in (
+        ("validation at chance", validation(0.5)),
+        ("one class predicted", validation(0.5, predicted=1)),
+        ("task hardly learnt", validation(0.6)),
+    ):
+        changes: dict[str, Any] = {"validation": values, "task_loss": 0.69}
+        remedy = found(plain(**changes))[name].remedy
+        assert "alpha" not in remedy
+        assert "erm" not in remedy
+        guided = RunLog({"method": "ipg", "alpha": 0.1}, rows(**changes))
+        assert "raise alpha" in found(guided)[name].remedy
+
+
+def test_one_class_says_nothing_of_pairs_that_are_not_there() -> None:
+    constant = validation(0.5, predicted=1)
+    for share, says in ((None, "after epoch 3."), (0.0, "after epoch 3, so that pairs agree for no merit.")):
+        finding = found(plain(validation=constant, pair_disagreement=share))["one class predicted"]
+        assert finding.meaning.endswith(says)
+
+
+def test_who_leans_on_the_shortcut_is_not_told_to_raise_alpha() -> None:
+    changes = {"validation": validation(0.6), "task_loss": 0.69, "pair_disagreement": 0.3}
+    assert "alpha" not in found(RunLog({"alpha": 0.1}, rows(**changes)))["task hardly learnt"].remedy
+
+
+def test_a_run_that_goes_on_may_yet_learn() -> None:
+    changes = {"validation": validation(0.6), "task_loss": 0.69}
+    assert list(found(RunLog({"epochs": 3}, rows(**changes)))) == ["task hardly learnt"]
+    assert list(found(RunLog({"epochs": 4}, rows(**changes)))) == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "classes", "known"),
+    [
+        (("red", "blue"), 3, None),
+        (("blue, dark", "red"), 2, None),
+        (("red", "blue, dark"), 2, None),
+        (("red", "blue, dark"), 1, None),
+        (("dark, red", "light, red"), 2, 2),  # as well four classes and one attribute
+    ],
+)
+def test_classes_are_counted_whatever_they_are_called(
+    attributes: tuple[str, ...], classes: int, known: int | None
+) -> None:
+    row = {"validation": validation(0.5, classes=classes, attributes=attributes)}
+    log = RunLog({}, [row], classes=known)
+    assert [len(groups) for groups in log.groups] == [2] * classes
+    assert RunLog({}).groups == []
 
 
 def test_batch_norm_limits() -> None:

@@ -46,14 +46,15 @@ def doctor(
         home = RunFolder(folder)
         if not home.config.exists():
             raise FolderError(f"{folder} is not the folder of a run: it has no config.json; `ipg train` makes one")
-        config = read_json(home.config).get("config")
+        begun = read_json(home.config)
+        config, classes = begun.get("config"), (begun.get("origin") or {}).get("classes")
         if not isinstance(config, dict):
             raise FolderError(f"{home.config} is not of a run")
         rows = read_jsonl(home.metrics, unfinished=not home.done.exists()) if home.metrics.exists() else []
         if home.done.exists():
             home.verify()
         failure = read_json(home.failure) if home.failure.exists() else None
-        return RunLog(config, rows, failure), (
+        return RunLog(config, rows, failure, classes=len(classes) if classes else None), (
             "failed" if failure else "finished" if home.done.exists() else "unfinished"
         )
 

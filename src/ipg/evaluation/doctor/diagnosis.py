@@ -18,6 +18,7 @@ FINDINGS: tuple[Check, ...] = (
     training.run_begun_again,
     training.one_class_predicted,
     training.validation_at_chance,
+    training.task_hardly_learnt,
     training.task_gradient_scaled_to_nothing,
     training.clip_on_most_steps,
     training.floor_on_most_steps,

@@ -8,10 +8,15 @@ from typing import Literal
 
 from ipg.evaluation.doctor.log import RunLog
 
-__all__ = ["FALLS", "Check", "Finding", "Severity", "falls", "longer", "percent"]
+__all__ = [
+    "AGREES", "DISAGREES", "FALLS", "Check", "Finding", "Severity", "falls", "longer", "percent", "shortcut_remedy",
+]  # fmt: skip
 
 FALLS = 0.05
 """Share by which a value must fall to have fallen."""
+
+AGREES, DISAGREES = 0.02, 0.10
+"""Shares of disagreeing pairs that count as (nearly) none and as many."""
 
 Severity = Literal["error", "warning", "note"]
 
@@ -37,6 +42,13 @@ def longer(log: RunLog) -> str:
         f"train longer (more --epochs than {log.config.get('epochs', 'these')}, or --from this run's folder to go on "
         f"from its network; both with another --output)"
     )
+
+
+def shortcut_remedy(log: RunLog) -> str:
+    """What to do about a network that leans on the shortcut."""
+    if log.guided:
+        return f"Use more pairs, correct more often (--every 1), lower alpha, or {longer(log)}."
+    return "Train with --method ipg, which pairs guide."
 
 
 def falls(values: Sequence[float]) -> bool:

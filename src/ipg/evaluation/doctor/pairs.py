@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipg.evaluation.doctor.finding import FALLS, Finding, falls, longer, percent
+from ipg.evaluation.doctor.finding import AGREES, DISAGREES, FALLS, Finding, falls, longer, percent, shortcut_remedy
 from ipg.evaluation.doctor.log import RunLog
 
 __all__ = [
@@ -10,8 +10,6 @@ __all__ = [
     "margin_far_above_scale", "margin_far_below_scale", "margin_never_met", "pairs_memorised", "shortcut_in_use",
 ]  # fmt: skip
 
-AGREES, DISAGREES = 0.02, 0.10
-"""Shares of disagreeing pairs that count as (nearly) none and as many."""
 FAR_BELOW, FAR_ABOVE = 30.0, 0.2
 """Distance between labels, in margins, above which the margin does nothing, and below which it does everything."""
 FAR_STATISTICS = 1.0
@@ -55,16 +53,11 @@ def shortcut_in_use(log: RunLog) -> Finding | None:
     held_out = log.of_epochs("pair_disagreement")
     if not held_out or held_out[-1] < DISAGREES or pairs_memorised(log) or disagreement_never_falls(log):
         return None
-    remedy = (
-        f"Use more pairs, correct more often (--every 1), lower alpha, or {longer(log)}."
-        if log.guided
-        else "Train with --method ipg, which pairs guide."
-    )
     return Finding(
         "shortcut in use",
         "warning",
         f"{percent(held_out[-1])} of the held-out pairs disagree: the network leans on what their members differ in.",
-        remedy,
+        shortcut_remedy(log),
     )
 
 

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from ipg.evaluation.doctor.finding import Finding, falls, longer, percent
+from ipg.evaluation.doctor.finding import DISAGREES, Finding, falls, longer, percent, shortcut_remedy
 from ipg.evaluation.doctor.log import RunLog
 from ipg.restarts import rate_after
 from ipg.words import times
 
 __all__ = [
     "clip_on_most_steps", "floor_on_most_steps", "loss_not_finite", "one_class_predicted", "one_class_remedy",
-    "representation_collapsed", "run_begun_again", "task_gradient_scaled_to_nothing", "validation_at_chance",
+    "representation_collapsed", "run_begun_again", "task_gradient_scaled_to_nothing", "task_hardly_learnt",
+    "validation_at_chance",
 ]  # fmt: skip
 
 MOST = 0.5
 """Share of the steps that counts as most."""
 TINY_SCALE = 0.01
 """Mean factor on the task gradient below which it has all but vanished."""
+LEARNT, HARDLY_LEARNT = 0.5, 0.9
+"""Task loss, as a share of what guessing has, below which the training images are learnt, and above which they are not.
+A quarter of wrong labels puts a floor of 0.81 under it."""
+POOR = 1 / 3
+"""Share of the way from guessing to all right below which validation accuracy is poor."""
+SPLIT, FEW_IMAGES = 0.5, 10
+"""Gap in accuracy between groups of one class from which something else than the class decides, and images below which
+a group says nothing."""
 
 # -- failures --------------------------------------------------------------------------------------------------------
 
@@ -89,39 +97,97 @@ def one_class_predicted(log: RunLog) -> Finding | None:
     """Every validation image gets the same class."""
     if log.validation.get("predicted_classes") != 1:
         return None
+    merit = ", so that pairs agree for no merit" if log.of_epochs("pair_disagreement") or log.guided else ""
     return Finding(
         "one class predicted",
         "error",
-        f"Every validation image gets the same class after epoch {log.epochs}, so that pairs agree for no merit.",
+        f"Every validation image gets the same class after epoch {log.epochs}{merit}.",
         one_class_remedy(log),
     )
 
 
 def one_class_remedy(log: RunLog) -> str:
     """What to do about a network that gives every image the same class."""
-    return (
-        f"Warm the learning rate up or change it ({log.config.get('learning_rate')}), and {longer(log)}; in a "
-        f"guided run raise alpha, too, if the task loss does not fall."
-    )
+    alpha = "; raise alpha, too, if the task loss does not fall" if log.guided else ""
+    return f"Warm the learning rate up or change it ({log.config.get('learning_rate')}), and {longer(log)}{alpha}."
 
 
 def validation_at_chance(log: RunLog) -> Finding | None:
-    """Validation accuracy is what guessing would give."""
-    groups: Mapping[str, Mapping[str, Any]] = log.validation.get("groups") or {}
-    balanced, images = log.validation.get("balanced"), sum(group["count"] for group in groups.values())
-    if balanced is None or not images or log.validation.get("predicted_classes") == 1:
+    """Validation accuracy is what guessing would give, and pairs that disagree do not say why."""
+    if not _at_chance(log) or _seen_in_pairs(log):
         return None
-    chance = 1 / len({name.rsplit(", ", 1)[0] for name in groups})  # a group is a class and an attribute
-    noise = 2 * math.sqrt(chance * (1 - chance) / images)
-    if abs(balanced - chance) > noise:
-        return None
+    images, chance = sum(group["count"] for groups in log.groups for group in groups), 1 / len(log.groups)
+    leans, learnt = _split(log) >= SPLIT, _of_guessing(log) < LEARNT
+    why, remedy = "", _chance_remedy(log)
+    if leans:
+        why = f", since the shortcut is broken there: groups of one class differ by {percent(_split(log))}"
+        remedy = shortcut_remedy(log)
+    elif learnt:
+        why = f", though the training images are learnt (task loss {log.of_steps('task_loss')[-1]:.3g})"
+        remedy = "Check that both splits have images and labels of one kind; use more training images or fewer epochs."
     return Finding(
         "validation at chance",
-        "error",
-        f"Accuracy on {images:,} validation images, averaged over classes, is {percent(balanced)}; guessing gives "
-        f"{percent(chance)}.",
-        f"Use another learning rate, or {longer(log)}; check labels and images; if --method erm learns the task and "
-        f"this run does not, raise alpha.",
+        "warning" if leans else "error",
+        f"Accuracy on {images:,} validation images, averaged over classes, is {percent(log.validation['balanced'])}; "
+        f"guessing gives {percent(chance)}{why}.",
+        remedy,
+    )
+
+
+def _seen_in_pairs(log: RunLog) -> bool:
+    """Whether accuracy is at chance for the shortcut, which held-out pairs show: a finding on these says so."""
+    pairs = log.of_epochs("pair_disagreement")
+    if not pairs or pairs[-1] < DISAGREES:
+        return False
+    return pairs[-1] > MOST or _split(log) >= SPLIT or _of_guessing(log) < LEARNT
+
+
+def _at_chance(log: RunLog) -> bool:
+    """Whether validation accuracy is what guessing gives, within two standard errors."""
+    balanced, images = log.validation.get("balanced"), sum(group["count"] for found in log.groups for group in found)
+    if balanced is None or not images or log.validation.get("predicted_classes") == 1:
+        return False
+    chance = 1 / len(log.groups)
+    return bool(abs(balanced - chance) <= 2 * math.sqrt(chance * (1 - chance) / images))
+
+
+def _chance_remedy(log: RunLog) -> str:
+    """What to do about a task that is not learnt at all."""
+    alpha = "; if --method erm learns the task and this run does not, raise alpha" if log.guided else ""
+    return f"Use another learning rate, or {longer(log)}; check labels and images{alpha}."
+
+
+def _split(log: RunLog) -> float:
+    """The largest gap in accuracy between groups of one class."""
+    found = [[group["accuracy"] for group in groups if group["count"] >= FEW_IMAGES] for groups in log.groups]
+    return max((max(shares) - min(shares) for shares in found if shares), default=0.0)
+
+
+def _of_guessing(log: RunLog) -> float:
+    """The last task loss as a share of the one that guessing has, ln K; NaN where either is not known."""
+    losses, classes = log.of_steps("task_loss"), len(log.groups)
+    return losses[-1] / math.log(classes) if losses and classes > 1 else math.nan
+
+
+def task_hardly_learnt(log: RunLog) -> Finding | None:
+    """After its last epoch the task loss is near that of guessing, and validation accuracy is poor."""
+    balanced, share = log.validation.get("balanced"), _of_guessing(log)
+    if balanced is None or not share > HARDLY_LEARNT or log.epochs < max(log.config.get("epochs", 0), 2):
+        return None
+    chance = 1 / len(log.groups)
+    if balanced >= chance + POOR * (1 - chance) or log.validation.get("predicted_classes") == 1:
+        return None
+    if validation_at_chance(log) or task_gradient_scaled_to_nothing(log):
+        return None
+    pairs = log.of_epochs("pair_disagreement")
+    agree = not pairs or pairs[-1] < DISAGREES  # where they do not, alpha had better be lowered
+    alpha = f"raise alpha ({log.config.get('alpha')}), " if log.guided and agree else ""
+    return Finding(
+        "task hardly learnt",
+        "warning",
+        f"The task loss is {log.of_steps('task_loss')[-1]:.3f} after {log.epochs} epochs, guessing has "
+        f"{math.log(len(log.groups)):.3f}, and validation accuracy, averaged over classes, is {percent(balanced)}.",
+        f"Use a higher learning rate ({log.config.get('learning_rate')}), {alpha}or {longer(log)}.",
     )
 
 
