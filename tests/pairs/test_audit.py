@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +89,29 @@ def test_the_shortcut_has_not_changed(good: Manifest, shapes) -> None:
     pair = with_pair(good, first=both[0], second=both[1], label=shapes.table.classes[0], made_of=(), mask="")
     assert "shortcut not changed: both are sea" in reason(pair, shapes)
     assert reason(good, shapes, limits=Limits(changed=0.99)).startswith("shortcut not changed: distance 0.")
+
+
+def test_a_ground_of_the_same_colour_has_not_changed(good: Manifest, shapes) -> None:
+    """Noise on a plain ground is enough for SSIM to see a difference; a mark in one place is one."""
+    mask = np.asarray(Image.open(good.folder / good.pairs[0].mask).convert("L")) > 0
+    generator = np.random.default_rng(0)
+
+    def ground(*color: int) -> str:
+        pixels = np.array(color) + generator.normal(0, 4, (48, 48, 1))
+        pixels[mask] = (200, 60, 60)
+        return save(good, f"{color}.png", torch.from_numpy(pixels.clip(0, 255).astype(np.uint8)).permute(2, 0, 1))
+
+    def said(second: str) -> str:
+        return reason(with_pair(good, first=ground(150, 60, 60), second=second, made_of=()), shapes)
+
+    assert said(ground(60, 60, 150)) == ""
+    other = ground(140, 80, 70)
+    judged = audit(with_pair(good, first=ground(150, 60, 60), second=other, made_of=()), shapes.table).pairs[0]
+    assert 0.1 < float(judged.extra["distance_outside"]) < 0.45
+    assert re.fullmatch(r"shortcut not changed: colours differ by 1\d of 255 at most where they should", judged.reason)
+    marked = np.asarray(Image.open(good.folder / other)).copy()
+    marked[:6, :6] = 255
+    assert said(save(good, "marked.png", torch.from_numpy(marked).permute(2, 0, 1))) == ""
 
 
 def test_too_much_else_has_changed(good: Manifest, shapes) -> None:

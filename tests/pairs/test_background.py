@@ -1,10 +1,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from ipg.data.errors import ProblemsError
+from ipg.data.errors import DataError, ProblemsError
 from ipg.pairs.background import paste, plan
 from ipg.pairs.inpaint import grow
 from ipg.pairs.manifest import load_pairs
@@ -181,6 +183,51 @@ def test_without_attributes_and_classes_donors_are_any_other_image(shapes) -> No
     assert all(row != donor for row, donor in chosen(made))
     assert {row for row, _ in chosen(made)} == {donor for _, donor in chosen(made)} == set(shapes.rows("train"))
     assert made.settings == {"donors": "any other image"}
+
+
+@pytest.mark.parametrize("of", [None, 0])
+def test_without_attributes_the_ground_changes_where_it_can(make_shapes, of: int | None) -> None:
+    """In validation images grass and sea come equally with both classes: half of all donors have the same ground."""
+    shapes = make_shapes(validation=40)
+    made = build(without_attributes(shapes, of=of), 20, split="validation")
+    attribute = shapes.table.attribute
+    assert all(int(attribute[row]) != int(attribute[donor]) for row, donor in chosen(made))
+    assert len({donor for _, donor in chosen(made)}) == 20
+    assert chosen(build(without_attributes(shapes, of=of), 7, split="validation")) == chosen(made)[:7]
+    every = build(without_attributes(shapes, of=of), 40, split="validation")
+    assert len({donor for _, donor in chosen(every)}) == 40
+
+
+def test_without_attributes_objects_that_are_swapped_differ_in_colour(make_shapes) -> None:
+    """Objects are red or grey, whatever they stand on."""
+    shapes = make_shapes(validation=40)
+    grey = torch.arange(len(shapes.table)) // 4 % 2
+    for row in range(len(shapes.table)):
+        if grey[row]:
+            mask = Masks(shapes.masks, shapes.listing, size=48)(row) > 0.5
+            shapes.table.images[row][:, mask] = 128
+    made = build(without_attributes(shapes), 20, split="validation", keep="scene")
+    assert all(int(grey[row]) != int(grey[donor]) for row, donor in chosen(made))
+
+
+def test_a_donor_that_is_not_chosen_needs_no_mask(shapes) -> None:
+    plain = without_attributes(shapes)
+    used = {shapes.name(row) for pair in chosen(build(plain, 2)) for row in pair}
+    unused = [row for row in shapes.rows("train") if shapes.name(row) not in used]
+    (shapes.masks / shapes.name(unused[0])).unlink()
+    assert len(build(plain, 2)) == 2
+
+
+@pytest.mark.parametrize("keep", ["object", "scene"])
+def test_photographs_in_place_of_masks_are_named(shapes, keep: str) -> None:
+    row, donor = chosen(build(shapes, 1, keep=keep))[0]
+    name = shapes.name(donor if keep == "object" else row)
+    Image.fromarray(np.full((48, 48), 200, dtype=np.uint8)).save(shapes.masks / name)
+    made = build(shapes, 1, keep=keep)
+    with pytest.raises(
+        DataError, match=rf"the mask {name} in .*masks is white all over.*is --masks the folder of masks"
+    ):
+        made.make(0)
 
 
 def test_with_attributes_nothing_is_said_of_donors(shapes) -> None:

@@ -10,7 +10,7 @@ from ipg.pairs.rows import Pair
 
 @pytest.mark.parametrize(
     ("label", "classes", "number"),
-    [("cat", ("cat", "dog"), 0), ("1", ("cat", "dog"), 1), ("3", ("3", "7"), 0), ("1", ("3", "7"), 1)],
+    [("cat", ("cat", "dog"), 0), ("1", ("cat", "dog"), 1), ("3", ("3", "7"), 0), ("2", ("1", "2"), 1)],
 )
 def test_classes_by_name_then_by_number(label: str, classes: tuple[str, ...], number: int) -> None:
     assert class_number(label, classes) == number
@@ -20,6 +20,14 @@ def test_classes_by_name_then_by_number(label: str, classes: tuple[str, ...], nu
 def test_no_such_class(label: str) -> None:
     with pytest.raises(DataError, match="expected cat, dog, or 0 to 1"):
         class_number(label, ("cat", "dog"))
+
+
+@pytest.mark.parametrize(
+    ("label", "classes"), [("0", ("1", "2")), ("1", ("3", "7")), ("1", ("0.0", "1.0")), ("0", ("cat", "2"))]
+)
+def test_classes_that_are_named_by_numbers_are_given_by_name_alone(label: str, classes: tuple[str, ...]) -> None:
+    with pytest.raises(DataError, match=f"expected {classes[0]} or {classes[1]}: the classes are named by numbers, so"):
+        class_number(label, classes)
 
 
 def found(shapes, **changes) -> list[str]:

@@ -184,6 +184,7 @@ def test_rows_of_other_splits_are_told(given: Given) -> None:
     )
     held = given.plan(rows, split="validation")
     assert (len(held), held.notes[0]) == (3, "8 rows are of train images: add them with --split train")
+    assert given.plan(rows, split="validation", there=("train",)).notes == made.notes[1:]
     with pytest.raises(DataError, match="no pair whose image is of train; 1 row is of test images: no pairs are made"):
         given.plan(rows[-1:])
     assert given.plan().notes == ()

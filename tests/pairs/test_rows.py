@@ -78,6 +78,10 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         ("", "is empty; its first line must name the columns"),
         ("first,second,label,split\n", "has no row below its first line"),
         ("first,label,split\na,0,train\n", "has no column second"),
+        (
+            "image,counterpart,label\na,b,0\n",
+            "of counterparts, .* `ipg pairs build counterparts --table .*manifest.csv",
+        ),
         ("first,second,label,split,bilder\na,b,0,train,x\n", "has a column 'bilder'; is builder meant"),
         ("first,second,label,split\na,b,0\n", "has 3 cells, its first line 4"),
         ("first,second,label,split,score\na,b,0,train,nan\n", "score is 'nan'"),
@@ -91,8 +95,13 @@ def test_tables_that_are_no_manifest(tmp_path: Path, text: str, says: str) -> No
 def test_no_manifest_at_all(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no manifest.csv or manifest.parquet; `ipg pairs build` makes one"):
         Manifest.read(tmp_path)
-    with pytest.raises(DataError, match="there is no table"):
+    with pytest.raises(DataError, match=r"there are no pairs at .*none\.csv; `ipg pairs build` makes some"):
         Manifest.read(tmp_path / "none.csv")
+    for name in ("background", "backgron"):
+        (tmp_path / name).mkdir()
+    write(tmp_path / "background", "first,second,label,split\na,b,0,train\n")
+    with pytest.raises(DataError, match=r"there are no pairs at .*backgrond; did you mean background\?"):
+        Manifest.read(tmp_path / "backgrond")
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ipg.data.duplicates import similar
 from ipg.data.parallel import Progress
@@ -21,6 +22,7 @@ from ipg.data.table import ImageTable
 from ipg.pairs.checks import ANOTHER_SPLIT
 from ipg.pairs.findings import (
     BETTER,
+    NOT_CHANGED,
     REASONS,
     THUMBNAIL,
     TOO_MUCH,
@@ -39,6 +41,9 @@ __all__ = ["audit", "summary"]
 
 CHUNK = 32
 """Pairs that are held at once."""
+PLACES, SAME_COLOR = 16, 30.0
+"""Places to a side, and the difference in their mean colour, of 255, up to which they look the same. The same kind of
+plain ground differs by up to 36 in drawings; real pairs by 57 or more in one place of twenty."""
 MEASURES = ("distance", "distance_inside", "distance_outside", "features", "features_inside", "features_outside")
 """The columns that distances are written to."""
 
@@ -81,6 +86,7 @@ def audit(
     for start in range(0, len(manifest), CHUNK):
         chunk = manifest.pairs[start : start + CHUNK]
         findings += look(chunk, references, opinions, limits, mask_of)
+        _compare_colors(findings[start:], references, limits, mask_of)
         _collect(findings, thumbnails, start)
         if progress is not None:
             progress(len(findings), len(manifest))
@@ -100,6 +106,28 @@ def summary(manifest: Manifest) -> Counter[str]:
         pair.reason.split(";")[0].partition(":")[0].strip() or "rejected" if pair.status == "rejected" else "ok"
         for pair in manifest.pairs
     )
+
+
+def _compare_colors(
+    findings: Sequence[Finding], references: References, limits: Limits, mask_of: MaskOf | None
+) -> None:
+    """Members whose ground is of one colour all over, though a little noise on it keeps SSIM from seeing it."""
+    for finding in findings:
+        apart = finding.measured.get("distance_outside", math.nan)
+        if finding.thumbnails is None or not limits.changed <= apart <= limits.kept:
+            continue
+        mask = references.mask(finding.pair.mask) if finding.pair.mask else mask_of(finding.pair) if mask_of else None
+        most = math.nan if mask is None else _color_apart(finding.thumbnails, mask)
+        if most <= SAME_COLOR and not any(reason.startswith(NOT_CHANGED) for reason in finding.reasons):
+            finding.reasons.append(f"{NOT_CHANGED}: colours differ by {most:.0f} of 255 at most where they should")
+
+
+def _color_apart(members: Tensor, mask: Tensor) -> float:
+    """The largest difference in colour between places that lie outside the mask; NaN where none does."""
+    small = F.adaptive_avg_pool2d(members.float(), PLACES)  # (2, C, p, p)
+    outside = F.adaptive_max_pool2d(mask.float()[None], PLACES)[0] == 0
+    apart = (small[0] - small[1]).square().mean(dim=0).sqrt()[outside]
+    return float(apart.max()) if len(apart) else math.nan
 
 
 def _collect(findings: Sequence[Finding], thumbnails: Tensor, start: int) -> None:

@@ -3,7 +3,8 @@
 For data whose objects have masks, such as Waterbirds: the bird is laid on a background of the other kind, or, where the
 background is the label (the reverse task), a bird of the other kind on the background. What is pasted comes from a
 *donor*, an image of the same split and of another attribute; where the data has no attributes, of another class, and
-where there is none, any other image. An object that is in the way is removed first (`inpaint`).
+where there is none, any other image: of a few the one whose colour differs most where the members are to differ, since
+class and shortcut need not go together. An object that is in the way is removed first (`inpaint`).
 Edges are soft, and take their colour from inside the object, so that no rim of the old background comes along.
 
 The first member is the image as it is. Compositing leaves traces, though, and a network may learn that pasted images
@@ -13,6 +14,8 @@ both objects, and differ in the one thing alone that is swapped.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -20,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ipg.data.errors import DataError
+from ipg.data.parallel import in_order
 from ipg.data.table import ImageTable
 from ipg.pairs.balance import deal
 from ipg.pairs.inpaint import fill, grow, smooth
@@ -35,6 +40,8 @@ Traces = Literal["second", "both"]
 """Which members are composed."""
 OTHER_ATTRIBUTE, OTHER_CLASS, ANY_OTHER = "images of another attribute", "images of another class", "any other image"
 """What donors are."""
+FEW = 8
+"""Donors to choose from where there is no attribute to go by."""
 FEATHER = 0.8
 """Standard deviation in pixels of 224 by which the edges of objects are softened."""
 
@@ -52,7 +59,8 @@ def plan(
     """Choose `count` images of `split` and a donor for each.
 
     Images are drawn without replacement and equally from the groups (label and attribute) that exist. Donors are drawn
-    too, and none is used again before all have been. With one seed, fewer pairs are the beginning of more.
+    too, without attributes the most unlike of a few, and none is used again before all have been. With one seed, fewer
+    pairs are the beginning of more.
 
     Args:
         table: the data set, at the size of the pairs.
@@ -69,7 +77,7 @@ def plan(
     for name, value, choices in (("keep", keep, get_args(Keep)), ("traces", traces, get_args(Traces))):
         if value not in choices:
             raise ValueError(f"{name}={value!r} is unknown; there are {', '.join(choices)}")
-    chosen, donors = _choose(table, count, split, seed)
+    chosen, donors = _choose(table, count, split, seed, lambda row: _color(table, masks, keep, row))
     masks.check(chosen.flatten().tolist())
     maker = _Maker(table, masks, keep, traces)
 
@@ -97,7 +105,9 @@ def plan(
     return Plan(table, pairs, make, settings={"donors": donors}, notes=(note,))
 
 
-def _choose(table: ImageTable, count: int, split: str, seed: int) -> tuple[Tensor, str]:
+def _choose(
+    table: ImageTable, count: int, split: str, seed: int, color_of: Callable[[int], Tensor]
+) -> tuple[Tensor, str]:
     """Rows of images and donors, (count, 2), and what the donors are."""
     generator = torch.Generator().manual_seed(seed)
     rows = table.indices(split)
@@ -105,7 +115,17 @@ def _choose(table: ImageTable, count: int, split: str, seed: int) -> tuple[Tenso
     donors = rows[torch.randperm(len(rows), generator=generator)]
     column, kind = _told_apart(table, rows)
     if kind == ANY_OTHER:
-        return _any_other(rows, count, table, split), kind
+        if len(rows) < 2:
+            raise ValueError(f"{table.name} has {number_of(len(rows), f'{split} image')}: there is nothing to swap")
+        side = torch.zeros_like(table.label)
+        side[rows[1::2]] = 1  # every other image is a donor to the rest
+        return _unlike(deal({split: rows}, count), donors, side, color_of), kind
+    if kind == OTHER_CLASS:
+        of_classes = {
+            table.group_names[number]: rows[table.group[rows] == number]
+            for number in sorted(set(table.group[rows].tolist()))
+        }
+        return _unlike(deal(of_classes, count), donors, table.label, color_of), kind
     group = table.group[rows]
     queues: dict[str, Tensor] = {}
     groups = sorted(set(group.tolist()))
@@ -131,11 +151,32 @@ def _told_apart(table: ImageTable, rows: Tensor) -> tuple[Tensor, str]:
     return table.label, OTHER_CLASS if several else ANY_OTHER
 
 
-def _any_other(rows: Tensor, count: int, table: ImageTable, split: str) -> Tensor:
-    """Each of the rows, in their random order, with the one that follows it."""
-    if len(rows) < 2:
-        raise ValueError(f"{table.name} has {number_of(len(rows), f'{split} image')}: there is nothing to swap")
-    return deal({split: torch.stack([rows, rows.roll(-1)], dim=1)}, count)
+def _unlike(rows: Tensor, donors: Tensor, side: Tensor, color_of: Callable[[int], Tensor]) -> Tensor:
+    """Each row with a donor of another side: of the next few the one whose colour differs most; the others wait."""
+    others = {value: donors[side[donors] != value].tolist() for value in set(side[rows].tolist())}
+    seen = dict.fromkeys([*rows.tolist(), *(row for found in others.values() for row in found[: FEW * len(rows)])])
+    colors = dict(zip(seen, in_order(color_of, seen), strict=True))
+    queues: dict[int, deque[int]] = {value: deque() for value in others}
+    pairs = []
+    for row in rows.tolist():
+        queue = queues[int(side[row])]
+        if not queue:
+            queue.extend(others[int(side[row])])
+        few = [queue.popleft() for _ in range(min(FEW, len(queue)))]
+        apart = [float(torch.dist(colors[row], colors[donor])) for donor in few]
+        pairs.append((row, few.pop(apart.index(max(apart)))))
+        queue.extend(few)
+    return torch.tensor(pairs)
+
+
+def _color(table: ImageTable, masks: Masks, keep: Keep | str, row: int) -> Tensor:
+    """The mean colour of what pasting swaps in an image, (C,); of all of it where its mask does not serve."""
+    image = table.images[row].float()
+    try:
+        swapped = (masks(row) > 0.5) == (keep == "scene")
+    except DataError:  # `plan` names it if the image is chosen
+        swapped = torch.ones_like(image[0]).bool()
+    return image[:, swapped].mean(dim=1) if bool(swapped.any()) else image.mean(dim=(1, 2))
 
 
 @dataclass(frozen=True)
@@ -157,14 +198,26 @@ class _Maker:
         both = own_hole | other_hole
         if self.keep == "object":
             hole = both if self.traces == "both" else other_hole
-            second = paste(own, own_mask, fill(other, hole), feather)
+            second = paste(own, own_mask, self._filled(other, hole, row, donor), feather)
             kept = grow(own_mask > 0.5, -rim)
         else:
             hole = both if self.traces == "both" else own_hole
-            second = paste(other, other_mask, fill(own, hole), feather)
+            second = paste(other, other_mask, self._filled(own, hole, row, donor), feather)
             kept = ~grow(both, rim)
         first = paste(own, own_mask, fill(own, hole), feather) if self.traces == "both" else own
         return _to_bytes(first), _to_bytes(second), kept
+
+    def _filled(self, image: Tensor, hole: Tensor, *rows: int) -> Tensor:
+        """The image without what stands in the hole; DataError where the masks of the rows leave nothing to go by."""
+        if not bool(hole.all()):
+            return fill(image, hole)
+        shares = {row: float((self.masks(row) > 0.5).float().mean()) for row in rows}
+        name = self.masks.source.find(self.masks.listing.files[max(shares, key=lambda row: shares[row])])
+        raise DataError(
+            f"the mask {name} in {self.masks.source.place} is white all over, or nearly so, and leaves no ground to "
+            f"fill the place of the object with; is --masks the folder of masks, white on the object and black "
+            f"elsewhere?"
+        )
 
 
 def paste(image: Tensor, mask: Tensor, scene: Tensor, feather: float) -> Tensor:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from ipg.data.errors import DataError
 from ipg.data.table import ImageTable
 from ipg.pairs.references import References
 from ipg.pairs.rows import DATA, Manifest, Pair
+from ipg.words import listed
 
 __all__ = [
     "ANOTHER_SPLIT",
@@ -23,12 +25,21 @@ UNREADABLE = "image missing or unreadable"
 UNKNOWN_LABEL = "unknown label"
 LABELS_DIFFER = "labels differ"
 ANOTHER_SPLIT = "another split"
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 
 
 def class_number(label: str, classes: Sequence[str]) -> int:
-    """The number of a class given by name or number; DataError where there is none."""
+    """The number of a class given by name or number; DataError where there is none.
+
+    Where any class is named by a number, classes are given by name alone: a number could be meant either way.
+    """
     if label in classes:
         return classes.index(label)
+    if any(_NUMBER.fullmatch(name) for name in classes):
+        raise DataError(
+            f"the label is {label!r}, expected {listed(classes, ' or ')}: the classes are named by numbers, so labels "
+            f"are read as names"
+        )
     if label.isdecimal() and int(label) < len(classes):
         return int(label)
     raise DataError(f"the label is {label!r}, expected {', '.join(classes)}, or 0 to {len(classes) - 1}")

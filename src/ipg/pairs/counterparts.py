@@ -11,7 +11,7 @@ A counterpart that is called like an image of the data set is taken to be made o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -48,6 +48,7 @@ def plan(
     count: int | None = None,
     split: str = "train",
     seed: int = 0,
+    there: Collection[str] = (),
 ) -> Plan:
     """Read the user's pairs.
 
@@ -60,11 +61,12 @@ def plan(
         count: how many, drawn equally from the labels; all of them where not given.
         split: of which images.
         seed: of the draw.
+        there: splits whose pairs the folder has already, of which there is nothing to say.
 
     Raises:
         ProblemsError: rows are wrong or counterparts cannot be read; all of it is said at once.
     """
-    columns = read_columns(Path(path).expanduser())
+    columns = read_columns(Path(path).expanduser()).spelt(("image", "counterpart", "label"))
     columns.require("image", "counterpart")
     source = _open(Path(path).expanduser(), images)
     references = References(source.place, table)
@@ -81,7 +83,7 @@ def plan(
         problems = _unreadable(pairs, source, table, listing)
     if problems:
         raise ProblemsError(problems)
-    notes = tuple(_left_out([pair.split for pair in found if pair is not None], split))
+    notes = tuple(_left_out([pair.split for pair in found if pair is not None], {split, *there}))
     if not pairs:
         raise DataError("; ".join([f"{columns.what} has no pair whose image is of {split}", *notes]))
     chosen = pairs if count is None else [pairs[row] for row in _draw(pairs, table, count, seed)]
@@ -95,13 +97,13 @@ def plan(
     return Plan(table, tuple(_placed(split, number, pair) for number, pair in enumerate(chosen)), make, notes=notes)
 
 
-def _left_out(splits: Sequence[str], wanted: str) -> Iterator[str]:
-    """What becomes of the rows whose images are of other splits than the one `wanted`."""
+def _left_out(splits: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
+    """What becomes of the rows whose images are of other splits than those `wanted`."""
     for split, count in Counter(splits).items():
         rows = f"{number_of(count, 'row')} {are(count)} of {split} images"
-        if split in PAIRED and split != wanted:
+        if split in PAIRED and split not in wanted:
             yield f"{rows}: add {'it' if count == 1 else 'them'} with --split {split}"
-        elif split != wanted:
+        elif split not in wanted:
             yield f"{rows}: no pairs are made of these, which measure what a network has learnt"
 
 

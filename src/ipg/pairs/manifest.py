@@ -1,8 +1,9 @@
 """Pairs on disk: a manifest, CSV or Parquet, a row a pair, with the images that are made for it beside it.
 
-Columns: `first` and `second`, the two images; `label`, which they share, by name or number; `split`, `train` to guide
-by or `validation` to hold out; `builder`; `score`, `status` (`ok`, `rejected` or nothing yet) and `reason`, which an
-audit writes. An image is a file relative to the manifest's folder, or `data:NAME`, an image of the data set.
+Columns: `first` and `second`, the two images; `label`, which they share, by name or number, by name alone where classes
+are named by numbers; `split`, `train` to guide by or `validation` to hold out; `builder`; `score`, `status` (`ok`,
+`rejected` or nothing yet) and `reason`, which an audit writes. An image is a file relative to the manifest's folder, or
+`data:NAME`, an image of the data set.
 
 Optional: `made_of`, the images of the data set that new members are made of, between `|`, first the one whose label
 the pair keeps; `mask`, an image that is white where the members should agree; `label_first` and `label_second` where

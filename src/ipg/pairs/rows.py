@@ -7,6 +7,7 @@ import difflib
 import importlib
 import io
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -17,6 +18,7 @@ from ipg.data.columns import Columns, as_cell, of_cell, read_columns
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.splits import SPLIT_NAMES, SPLITS
 from ipg.files import replacing, write_text
+from ipg.words import did_you_mean
 
 __all__ = ["COLUMNS", "DATA", "NAMES", "Manifest", "Pair"]
 
@@ -24,9 +26,12 @@ DATA = "data:"
 """What a reference to an image of the data set begins with."""
 NAMES = ("manifest.csv", "manifest.parquet")
 """What a manifest is called in its folder."""
+SUFFIXES = (".csv", ".parquet")
 COLUMNS = ("first", "second", "label", "split", "builder", "score", "status", "reason", "made_of", "mask")
 OPTIONAL = ("label_first", "label_second")
 STATES = ("", "ok", "rejected")
+COUNTERPARTS = {"image", "counterpart"}
+"""Columns of a table that pairs are yet to be made of."""
 _REQUIRED = ("first", "second", "label", "split")
 
 
@@ -108,10 +113,17 @@ class Manifest:
             if found is None:
                 raise DataError(f"{place} has no {' or '.join(NAMES)}; `ipg pairs build` makes one")
             place = found
+        if not place.exists():
+            raise DataError(f"there are no pairs at {place}; {_nearby(place)}")
         columns = read_columns(place)
         if place.suffix != ".parquet":
             texts = {of_cell(name): [of_cell(cell) for cell in cells] for name, cells in columns.values.items()}
             columns = replace(columns, values=texts)
+        if columns.values.keys() >= COUNTERPARTS and "first" not in columns:
+            raise DataError(
+                f"{place} is a table of counterparts, not of pairs: `ipg pairs build counterparts --table "
+                f"{shlex.quote(str(place))} --data DATA --output PAIRS` makes pairs of it"
+            )
         problems = _unknown(columns)
         columns.require(*_REQUIRED)
         pairs = [_pair(columns, row, problems) for row in range(len(columns))]
@@ -141,6 +153,13 @@ class Manifest:
 def check_parquet() -> None:
     """DataError where Parquet cannot be written."""
     _pyarrow("pyarrow")
+
+
+def _nearby(place: Path) -> str:
+    """What may be meant by a place without pairs: one beside it that has some, of nearly its name."""
+    beside = sorted(place.parent.glob("*"))
+    names = [one.name for one in beside if one.suffix in SUFFIXES or any((one / name).is_file() for name in NAMES)]
+    return did_you_mean(place.name, names) or "`ipg pairs build` makes some"
 
 
 def _unknown(columns: Columns) -> list[str]:
