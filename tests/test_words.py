@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipg.words import ranges, times
+from ipg.words import did_you_mean, ranges, times
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,17 @@ def test_ranges(numbers: list[int], expected: str) -> None:
 
 def test_how_often() -> None:
     assert [times(number) for number in (1, 2, 1_000)] == ["once", "2 times", "1,000 times"]
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "expected"),
+    [
+        ("IPG", ["erm", "ipg"], "did you mean ipg?"),
+        ("dia", ["erm", "dair", "dfr"], "did you mean dair?"),
+        ("schematc", ["theory", "schematic"], "did you mean schematic?"),
+        ("male", ["Young", "Male"], "did you mean Male?"),
+        ("xyz", ["erm", "ipg"], ""),
+    ],
+)
+def test_what_may_be_meant(name: str, known: list[str], expected: str) -> None:
+    assert did_you_mean(name, known) == expected

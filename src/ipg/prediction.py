@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import csv
+import sys
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from torch import Tensor
 
 from ipg.classifier import Classifier
-from ipg.data.columns import FORMULA, as_cell, read_columns
+from ipg.data.columns import FORMULA, TABLE_SUFFIXES, as_cell, read_columns
 from ipg.data.decode import decode
 from ipg.data.errors import DataError
 from ipg.data.folder import is_table
 from ipg.data.parallel import Progress, in_order
 from ipg.data.reading import require
-from ipg.data.sources import FolderSource, Source, is_image, open_source
+from ipg.data.sources import IMAGE_SUFFIXES, FolderSource, Source, is_image, open_source, passed_over
 from ipg.files import replacing
 
 __all__ = ["Counts", "Found", "Prediction", "find_images", "predictions", "write_predictions"]
@@ -31,6 +34,8 @@ class Found:
 
     source: Source
     names: Sequence[str]
+    note: str | None = None
+    """What was passed over, in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def find_images(place: Path, base: Path | None = None, *, path_column: str | Non
         DataError: there is none.
     """
     if is_table(place):
-        columns = read_columns(place)
+        columns = read_columns(place).spelt((path_column or usual, "path"))
         column = path_column or (usual if usual in columns else "path")
         require(columns, {"path": column})
         home = base or place.parent
@@ -79,11 +84,16 @@ def find_images(place: Path, base: Path | None = None, *, path_column: str | Non
         raise DataError(f"there is nothing at {place}; expected a folder or zip of images, an image, or a table")
     if place.is_file() and is_image(place.name):
         return Found(FolderSource(place.parent), [place.name])
+    if place.is_file() and place.suffix.lower() != ".zip" and not zipfile.is_zipfile(place):
+        kinds = f"an image ({', '.join(IMAGE_SUFFIXES)}), a zip of them, or a table ({', '.join(TABLE_SUFFIXES)})"
+        raise DataError(f"{place} is of no format that is read; expected {kinds}")
     source: Source = FolderSource(place) if place.is_dir() else open_source(place)
-    names = [name for name in source.names() if is_image(name)]
+    files = source.names()
+    names, passed = [name for name in files if is_image(name)], passed_over(files)
     if not names:
-        raise DataError(f"{place} has no image in it; images are files that end in .jpg, .png, .webp and the like")
-    return Found(source, names)
+        remedy = passed or "images are files that end in .jpg, .png, .webp and the like"
+        raise DataError(f"{place} has no image in it; {remedy}")
+    return Found(source, names, passed)
 
 
 def predictions(
@@ -112,15 +122,24 @@ def predictions(
             progress(done, len(found.names))
 
 
-def write_predictions(path: Path, classifier: Classifier, said: Iterator[Prediction]) -> Counts:
-    """Write a line an image, the file whole or not at all; no cell of it is a formula to a spreadsheet."""
+def write_predictions(path: Path | None, classifier: Classifier, said: Iterator[Prediction]) -> Counts:
+    """Write a line an image, no cell of it a formula to a spreadsheet; to standard output where no `path` is given.
+
+    A file is there whole or not at all; what is no plain file, such as a pipe, is written to as it is.
+    """
+    if path is None:
+        return _write_rows(sys.stdout, classifier, said)
+    if path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8", newline="") as file:
+            return _write_rows(file, classifier, said)
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        return _write_rows(file, classifier, said)
+
+
+def _write_rows(file: TextIO, classifier: Classifier, said: Iterator[Prediction]) -> Counts:
     classes = classifier.classes or ()
     counts = Counts(dict.fromkeys(classes, 0))
-    with (
-        warnings.catch_warnings(),
-        replacing(path) as temporary,
-        temporary.open("w", encoding="utf-8", newline="") as file,
-    ):
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="PIL")  # of metadata that is damaged, which does not matter
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["path", "predicted", "probability", *(f"p_{name}" for name in classes), "error"])

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 
 __all__ = ["are", "did_you_mean", "listed", "number_of", "ranges", "seconds_in", "times"]
 
+NEAR = 0.55
+"""How much of a name has to be there for another to be meant: less than difflib asks for, for names of few letters."""
+
 
 def number_of(number: int, what: str) -> str:
     """So many of something: `1 run`, `2 runs`."""
@@ -50,6 +53,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`did you mean NAME?` of the nearest name there is; nothing where none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]}?" if near else ""
+    """`did you mean NAME?` of the nearest name there is, whatever its case; nothing where none is near."""
+    plain = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), list(plain), n=1, cutoff=NEAR)
+    return f"did you mean {plain[near[0]]}?" if near else ""

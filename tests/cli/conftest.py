@@ -185,6 +185,12 @@ def by_color():
     return model
 
 
+def by_one_logit():
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 1, bias=False))
+    model[2].weight.data = tensor([[-1.0, 1, 0]])
+    return model
+
+
 def of_three():
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
 
@@ -200,7 +206,7 @@ def flat():
 def headless():
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
 """
-"""Networks of somebody's own: one that goes by colour alone, and some that do not fit."""
+"""Networks of somebody's own: two that go by colour alone, and some that do not fit."""
 
 
 @pytest.fixture

@@ -40,6 +40,10 @@ def test_methods_side_by_side_then_one_more(ipg, bars: list[str], tmp_path: Path
         assert re.search(rf"│ {name} +│ +{100 * worst:.1f} │ +{100 * average:.1f} │", done.out)
     assert "2 seeds are few" in page
 
+    other = ipg(*command, "--methods", "erm,jtt", "--epochs", "9")
+    assert (other.code, "here holds another comparison: epochs was" in other.err, other.out.count("\n")) == (2, True, 1)
+    assert (tmp_path / "here" / "report.html").read_text(encoding="utf-8") == page
+
     more = ipg(*command, "--methods", "erm,ipg,jtt", "-o", "jtt.copies=3")
     assert more.code == 0, more
     assert "6 runs, 4 done" in more.out

@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from ipg.cli.console import ConsoleListener, command_line, percent, print_metrics, watching
+from ipg.cli.console import ConsoleListener, command_line, percent, print_metrics, same_class, watching
 from ipg.config import RunConfig
 from ipg.methods import METHODS
 from ipg.report.build import NAMES
@@ -143,6 +143,19 @@ def test_a_model_that_predicts_one_class_is_pointed_out(predicted: int, warned: 
     listener = ConsoleListener(console, label="ipg")
     listener.epoch(row(validation={"average": 0.5, "predicted_classes": predicted}, pair_disagreement=0.0))
     assert ("every image gets the same class" in written(console)) == warned
+
+
+@pytest.mark.parametrize(("share", "of_pairs"), [(0.0, ", so agreement of pairs means nothing"), (None, "")])
+def test_agreement_is_spoken_of_where_there_are_pairs(share: float | None, of_pairs: str) -> None:
+    console = screen(terminal=False)
+    listener = ConsoleListener(console, label="dair")
+    listener.epoch(row(validation={"average": 0.5, "predicted_classes": 1}, pair_disagreement=share))
+    assert written(console).splitlines()[-1] == f"    every image gets the same class{of_pairs}: lower the rate"
+
+
+def test_what_is_said_of_a_constant_model() -> None:
+    assert same_class("run") == "run gives every image the same class: its pairs agree because everything does."
+    assert same_class("run", pairs=False) == "run gives every image the same class."
 
 
 def test_a_network_fitted_anew_is_no_further_epoch() -> None:

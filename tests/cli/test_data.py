@@ -91,13 +91,38 @@ def test_check_of_a_broken_table_names_everything(ipg, assert_refused, photos: P
     done = ipg("data", "check", "photos/labels.csv")
     assert done.code == 1
     assert "photos/labels.csv cannot be used: 40 problems" in done.out
-    assert done.out.count("there is no image") == 24
-    assert "… and 16 more; --json names all" in done.out
+    assert done.out.count("there is no image") == 5
+    assert "… and 35 more like these; --json names all" in done.out
     report = json.loads(ipg("data", "check", "photos/labels.csv", "--json").out)
     assert (report["broken"], len(report["problems"])) == (True, 40)
     assert_refused(
         "train", "--data", "photos/labels.csv", says=("there is no image 'none/0.png'", "… and 36 more mistakes")
     )
+
+
+def test_every_kind_of_problem_is_named(ipg, photos: Path) -> None:
+    table = photos / "labels.csv"
+    wrong = [*(f"none/{n}.png,1,0" for n in range(9)), *("cat/04.png,1,0",) * 2, "cat/06.png,,0"]
+    table.write_text(table.read_text() + "\n" + "\n".join(wrong))
+    out = " ".join(ipg("data", "check", "photos/labels.csv").out.split())
+    assert [out.count(part) for part in ("there is no image", "is there already", ": no label")] == [5, 3, 1]
+    assert out.count("more like these") == 1
+
+
+def test_paths_from_the_working_directory_are_told_in_a_line(ipg, photos: Path) -> None:
+    table = photos / "labels.csv"
+    header, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([header, *(f"photos/{row}" for row in rows)]))
+    done = ipg("data", "check", "photos/labels.csv")
+    assert (done.code, len(done.out.splitlines())) == (1, 3)  # the second is wrapped
+    assert "say --data-path ." in " ".join(done.out.split())
+    assert ipg("data", "check", "photos/labels.csv", "--data-path", ".").code == 0
+
+
+def test_files_that_are_smaller_than_the_images(ipg, photos: Path) -> None:
+    out = " ".join(ipg("data", "check", "photos/labels.csv").out.split())
+    assert "pixels and are enlarged to 224: `--size" in out
+    assert "enlarged" not in ipg("data", "check", "photos/labels.csv", "--size", "16").out
 
 
 def test_check_of_data_that_is_not_there(assert_refused) -> None:

@@ -69,12 +69,18 @@ def test_a_run_that_gives_every_image_one_class_is_not_praised(ipg, bars: list[s
     assert f"{finished.name} gives every" not in out
 
 
-def test_another_split(ipg, finished: Path) -> None:
+def test_another_split(ipg, assert_refused, finished: Path) -> None:
     done = ipg("evaluate", finished, "--split", "validation", "--json")
     (metrics,) = json.loads(done.out).values()
     row = json.loads((finished / "metrics.jsonl").read_text())
     assert {name: metrics[name] for name in row["validation"]} == row["validation"]
-    assert ipg("evaluate", finished, "--split", "validation").out.startswith("Validation images, % right\n")
+    said = ipg("evaluate", finished, "--split", "validation").out
+    assert said.startswith("Validation images, % right\n")
+    for name in ("val", "Valid", "VALIDATION"):
+        assert ipg("evaluate", finished, "--split", name).out == said
+    assert_refused(
+        "evaluate", finished, "--split", "valdation", says=("no split 'valdation'", "did you mean validation")
+    )
 
 
 def test_runs_on_different_images_stand_in_tables_of_their_own(

@@ -53,6 +53,30 @@ def test_with_data_there_are_groups(ipg, photos: Path) -> None:
     assert json.loads(done.out)[spec]["data"]["average"] == share(40, 40)
 
 
+def test_outputs_in_another_order_than_the_classes_of_the_data(ipg, assert_refused, photos: Path) -> None:
+    pairs, data = photos / "pairs.csv", photos / "photos.csv"
+    for spec in (f"python:{photos / 'mine.py'}:by_color", f"python:{photos / 'mine.py'}:by_one_logit"):
+        asked = ("evaluate", "--model", spec, "--pairs", pairs, "--data", data, "--json")
+        as_is = ipg(*asked)
+        assert f"{spec}: outputs taken as 0 above, 1 below; say --classes if they are otherwise" in as_is.err
+        named, swapped = ipg(*asked, "--classes", "above,below"), ipg(*asked, "--classes", "below,above")
+        assert "outputs taken as" not in named.err + swapped.err
+        assert json.loads(named.out) == json.loads(as_is.out)
+        (metrics,) = json.loads(swapped.out).values()
+        assert metrics["data"]["groups"]["above, red"] == share(0, 6)  # red says below
+        assert metrics["data"]["groups"]["above, green"] == share(6, 6)
+        assert metrics["pairs"]["labels"]["above"]["first_right"] == share(0, 6)
+        assert metrics["pairs"]["labels"]["above"]["second_right"] == share(6, 6)
+    assert_refused(
+        *asked,
+        *("--classes", "beyond,below,above"),
+        says=("photos are above, below; 'beyond' is none of them: name these, in the order of the model's outputs",),
+    )
+    assert_refused(*asked, "--classes", "a,above", says=("'a' is none of them and 'below' is missing",))
+    run = ("evaluate", photos / "plain", "--data", data, "--json")
+    assert ipg(*run).out == ipg(*run, "--classes", "below,above").out  # which is of models: a run knows its own
+
+
 def test_columns_of_other_names(ipg, assert_refused, photos: Path, tmp_path: Path) -> None:
     rows = (photos / "photos.csv").read_text().replace("path,label,attribute", "file,light,colour", 1)
     (tmp_path / "mine.csv").write_text(rows)
@@ -180,12 +204,14 @@ def test_mistakes_are_said_in_a_sentence(assert_refused, photos: Path, tmp_path:
         "evaluate", "--model", f"{mine}:headless", "--pairs", pairs, "--classes", "a,b", says=("has 3 outputs",)
     )
     assert_refused("evaluate", "--model", "nothing", "--pairs", pairs, says=("there is no model 'nothing'",))
-    assert_refused("evaluate", run, "--pairs", "none.csv", says=("there is no table none.csv",))
+    assert_refused("evaluate", run, "--pairs", "none.csv", says=("there are no pairs at none.csv",))
     assert_refused("evaluate", run, "--pairs", pairs, "--size", "32", says=("leave --size 32 out",))
     assert_refused("evaluate", run, "--pairs", pairs, "--classes", "below,above", says=("above, below apart",))
     assert_refused("evaluate", run, "--classes", "a,b", says=("--classes is for --pairs",))
     assert_refused("evaluate", run, "--pairs", pairs, "--device", "tpu", says=("there is no device 'tpu'",))
     assert_refused("evaluate", run, "--data", photos / "photos.csv", "--split", "nope", says=("no split 'nope'",))
+    says = ("pairs are of train or validation", "did you mean validation?")
+    assert_refused("evaluate", run, "--pairs", pairs, "--split", "valdation", says=says)
     assert_refused("evaluate", tmp_path, "--pairs", pairs, says=("not the folder of a run",))
 
 

@@ -149,6 +149,12 @@ def test_what_cannot_be_is_said(assert_refused, photos: Path, tmp_path: Path) ->
     assert [entry.name for entry in tmp_path.iterdir()] == ["full"]
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that takes no files")
+def test_a_place_that_cannot_be_written_is_named_as_it_was_asked_for(assert_refused, photos: Path) -> None:
+    line = ("export", photos / "plain", "--format", "torch", "--output", "/proc/mine")
+    assert assert_refused(*line, says=("/proc/mine: ",)).startswith("ipg: /proc/mine: ")
+
+
 def test_without_onnx_one_sentence_says_so(assert_refused, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ipg.export import programs
 

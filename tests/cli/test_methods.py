@@ -98,3 +98,8 @@ def test_without_rows_the_package_knows_what_the_projects_own_gave(ipg, repo_roo
     for name in ("ipg", "erm", "gals"):
         assert ipg("methods", name).out == ipg("methods", name, "--results", repo_root / "results").out
     assert "verified  73." in ipg("methods", "ipg").out
+
+
+@pytest.mark.parametrize(("name", "meant"), [("IPG", "ipg"), ("dia", "dair")])
+def test_a_method_that_is_nearly_one(assert_refused, name: str, meant: str) -> None:
+    assert_refused("methods", name, says=(f"there is no method {name!r}; did you mean {meant}? There are erm",))

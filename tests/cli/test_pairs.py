@@ -219,7 +219,7 @@ def test_builders_that_need_files(assert_refused) -> None:
 
 
 def test_manifests_that_are_none(assert_refused, ipg, shapes: tuple[str, ...]) -> None:
-    assert_refused("pairs", "show", "nowhere.csv", says=("there is no table nowhere.csv",))
+    assert_refused("pairs", "show", "nowhere.csv", says=("there are no pairs at nowhere.csv",))
     Path("empty").mkdir()
     assert_refused("pairs", "audit", "empty", says=("has no manifest.csv", "`ipg pairs build` makes one"))
     Path("m.csv").write_text("first,second,label,split\n")
@@ -365,8 +365,12 @@ def test_rows_of_both_splits(ipg, shapes: tuple[str, ...]) -> None:
     assert done.out.splitlines()[0] == f"{held} rows are of validation images: add them with --split validation"
     done = ipg(*line, "--split", "validation")
     assert f"{held} pairs were added; {len(rows)} pairs are now in a/manifest.csv; look at them" in done.out
+    assert "--split" not in done.out  # those of train are there
+    again = ipg(*line).out.splitlines()
+    assert again[0] == f"{train} of {train} pairs are there already; nothing is left to make"
+    assert again[1].startswith(f"{len(rows)} pairs are in a/manifest.csv")  # nothing was added
+    done = ipg(*line[:-1], "b", "--split", "validation")
     assert f"{train} rows are of train images: add them with --split train" in done.out
-    assert f"\n{len(rows)} pairs are in a/manifest.csv" in ipg(*line).out  # nothing was added
 
 
 def test_columns_of_other_names(ipg, assert_refused, shapes: tuple[str, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -125,6 +126,34 @@ def test_images_of_two_channels_are_the_red_and_green_of_files(ipg, embedded_run
     assert "p_footwear or bag" in rows("predictions.csv")[0]
 
 
+def test_to_standard_output(ipg, photos: Path, album: Path) -> None:
+    assert ipg("predict", photos / "plain", album).code == 0
+    for output in ("-", "/dev/stdout"):
+        done = ipg("predict", photos / "plain", album, "--output", output)
+        assert done.code == 0, done
+        assert done.out == Path("predictions.csv").read_text()
+        assert "12 of 12 images are written" in done.err
+
+
+def test_a_pipe_is_written_to_as_it_is(ipg, photos: Path, album: Path) -> None:
+    done = ipg("predict", photos / "plain", album, "--output", os.devnull)
+    assert done.code == 0, done
+    assert not Path(os.devnull).is_file()
+
+
+def test_a_file_that_is_there_is_replaced_when_asked(ipg, photos: Path, album: Path) -> None:
+    Path("predictions.csv").write_text("mine")
+    assert ipg("predict", photos / "plain", album, "--force").code == 0
+    assert len(rows("predictions.csv")) == 12
+
+
+def test_files_that_are_passed_over_are_counted(ipg, photos: Path, album: Path) -> None:
+    (album / "a.heic").write_bytes(b"")
+    done = ipg("predict", photos / "plain", album)
+    assert done.code == 0, done
+    assert "1 file is passed over, since images that end in .heic are not read" in done.out
+
+
 def test_what_cannot_be_is_said(assert_refused, photos: Path, album: Path, finished: Path, tmp_path: Path) -> None:
     run = photos / "plain"
     assert_refused("predict", "nowhere", album, says=("nowhere is not the folder of a run",))
@@ -138,8 +167,13 @@ def test_what_cannot_be_is_said(assert_refused, photos: Path, album: Path, finis
         "predict", run, "none.csv", "--path-column", "file", says=("has no column file", "--path-column image?")
     )
     assert_refused("predict", run, album, "--path-column", "file", says=("is no table", "leave --path-column out"))
+    Path("photo.heic").write_bytes(b"heic")
+    assert_refused("predict", run, "photo.heic", says=("of no format that is read", ".png", ".csv", "zip"))
     Path("predictions.csv").write_text("mine")
-    assert_refused("predict", run, album, says=("predictions.csv exists", "--output"))
+    assert_refused("predict", run, album, says=("predictions.csv exists", "--output", "--force"))
+    assert_refused("predict", run, album, "--output", "empty", says=("empty is a folder", "empty/predictions.csv"))
+    assert_refused("predict", run, "nowhere", says=("there is nothing at nowhere",))  # before the output
+    assert_refused("predict", "nowhere", album, says=("nowhere is not the folder of a run",))
     assert Path("predictions.csv").read_text() == "mine"
     (finished / "done").unlink()
     assert_refused("predict", finished, album, "--output", "a.csv", says=("is not finished",))

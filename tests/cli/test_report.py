@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -136,6 +137,16 @@ def test_a_run_whose_data_and_pairs_have_moved(ipg, assert_refused, moving: Path
     assert both.code == 0, both
     exported = ipg("export", run, "--format", "torch", "--data-path", "pictures", "--output", "program")
     assert exported.code == 0, exported
+
+
+def test_a_run_whose_image_is_gone_is_named(ipg, assert_refused, photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos / "images", tmp_path / "mine" / "images")
+    shutil.copy(photos / "photos.csv", tmp_path / "mine")
+    line = ("--data", "mine/photos.csv", "--method", "erm", "--size", 16, "--model", "small_cnn", "--epochs", 1)
+    assert ipg("train", *line, "--output", "gone").code == 0
+    (tmp_path / "mine" / "images" / "train0.png").unlink()
+    says = ("ipg: gone: ", "there is no image 'images/train0.png'", "--data-path")
+    assert_refused("report", photos / "plain", "gone", says=says)
 
 
 @pytest.mark.filterwarnings("default:the held-out pairs of:UserWarning")

@@ -110,6 +110,7 @@ def test_a_search_in_vain_says_so(
     says = ("no trial got above 0 (accuracy of the worst group", "nothing to train with", "it/report.html")
     assert_refused("search", *small, "--output", "it", says=says)
     assert "No trial got above 0" in Path("it/report.html").read_text(encoding="utf-8")
+    assert not Path("it/best.toml").exists()
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,19 @@ def test_unreadable_images(photos: Write) -> None:
     assert int(report.counts.sum()) == 24
 
 
+def test_files_that_are_smaller_than_the_images(photos: Write, tmp_path: Path, picture, put) -> None:
+    (found,) = [finding for finding in check_files(read(photos())).findings if finding.name == "small images"]
+    assert found.meaning == "Most files are 24 by 16 pixels and are enlarged to 224: `--size 16` trains faster on them."
+    for n in range(24):
+        put(tmp_path / f"{n:02d}.png", picture(n, size=(30 + n, 300) if n < 20 else (300, 300)))
+    put(tmp_path / "00.png", b"")
+    (found,) = [finding for finding in check_files(read(tmp_path / "photos.csv")).findings if "small i" in finding.name]
+    assert found.meaning.startswith("Most files have sides of about 42 pixels or less and are enlarged to 224")
+    for n in range(14):
+        put(tmp_path / f"{n:02d}.png", picture(n, size=(300, 300)))
+    assert "small images" not in names(check_files(read(tmp_path / "photos.csv")))
+
+
 def test_copies_across_splits_with_two_labels_and_in_one_split(photos: Write) -> None:
     same = {8: 0, 3: 2, 6: 4}  # another split; another label; the same
     found = names(check_files(read(photos(image=lambda n: same.get(n, n))), size=16))

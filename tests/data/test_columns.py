@@ -79,6 +79,13 @@ def test_a_missing_column_and_what_may_be_meant() -> None:
         table.require("label", "path")
 
 
+def test_columns_that_differ_in_case_alone() -> None:
+    table = parse_csv(b"Path,LABEL,Split,split,Other\n1,2,3,4,5\n", "t.csv")
+    assert list(table.spelt(("path", "label", "split", "none")).values) == ["path", "label", "Split", "split", "Other"]
+    assert list(table.spelt(("Path", "path", "other")).values) == ["Path", "LABEL", "Split", "split", "other"]
+    assert list(parse_csv(b"Path,PATH\n1,2\n", "t.csv").spelt(["path"]).values) == ["Path", "PATH"]
+
+
 def test_numbers_by_meaning() -> None:
     problems: list[str] = []
     table = Columns("t.csv", {"y": ["0", "1", "x"]}, [2, 3, 9])

@@ -155,6 +155,21 @@ def test_paths_relative_to_another_place(table, tmp_path: Path, photos: Path, zi
         read(place, images=tmp_path / "nowhere")
 
 
+def test_paths_relative_to_the_working_directory(table, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = table(path=lambda n: f"photos/{('cat', 'dog')[n % 2]}/{n:02d}.jpg")
+    monkeypatch.chdir(photos.parent)
+    with pytest.raises(ProblemsError) as error:
+        read(place)
+    (said,) = error.value.problems
+    assert said.startswith(f"{place}: none of its images is in {photos}, but all are found from the working directory")
+    assert said.endswith(": say --data-path .")
+    assert len(read(place, images=Path()).files) == 40
+    (photos / "cat" / "00.jpg").unlink()
+    with pytest.raises(ProblemsError) as error:
+        read(place)
+    assert len(error.value.problems) == 40
+
+
 def test_all_that_is_wrong_with_a_table_is_said_at_once(table, photos: Path) -> None:
     place = table(attribte=lambda n: n, split=lambda n: "holdout" if n == 5 else "train")
     lines = place.read_text().splitlines()
@@ -231,6 +246,17 @@ def test_what_is_no_data(tmp_path: Path, photos: Path, picture, put, write_csv) 
         read(photos)
 
 
+def test_images_of_formats_that_are_not_read_are_counted(photos: Path, tmp_path: Path, put) -> None:
+    for name in ("cat/a.HEIC", "dog/b.heic", "dog/c.dng"):
+        put(photos / name, b"no image that is read")
+    listing = read(photos)
+    assert len(listing.files) == 40
+    assert listing.notes[0].startswith("3 files are passed over, since images that end in .dng, .heic are not read")
+    put(tmp_path / "phone" / "cat" / "a.heic", b"")
+    with pytest.raises(DataError, match=r"phone has no image in it; 1 file is passed over"):
+        read(tmp_path / "phone")
+
+
 def test_one_class(tmp_path: Path, picture, put) -> None:
     put(tmp_path / "x" / "cat" / "1.jpg", picture())
     with pytest.raises(DataError, match="every image has the label 'cat'"):
@@ -265,6 +291,25 @@ def test_columns_may_be_called_otherwise(table) -> None:
     listing = read(place, reading=Reading(0, "filename", "class", "background"))
     assert listing.attributes == ("land", "sea")
     assert [file[:3] for file in listing.files] == [listing.classes[k] for k in listing.label.tolist()]
+
+
+def test_columns_in_capitals(table) -> None:
+    columns = {"attribute": lambda n: n // 2 % 2, "split": lambda n: n // 4 % 3}
+    plain = read(table(**columns))
+    for reading in (
+        Reading(),
+        Reading(path_column="Path", label_column="Label"),
+        Reading(attribute_column="ATTRIBUTE"),
+    ):
+        listing = read(renamed(table, "Path,Label,Attribute,Split", **columns), reading=reading)
+        assert (listing.files, listing.classes, listing.attributes) == (plain.files, plain.classes, plain.attributes)
+        assert torch.equal(listing.split, plain.split)
+        assert listing.notes == ()
+
+
+def test_a_column_without_a_name(table) -> None:
+    listing = read(renamed(table, "path,label,", index=lambda n: n))
+    assert listing.notes[0] == "columns that are not used: one without a name"
 
 
 def test_a_column_that_is_named_takes_the_place_of_the_usual_one(table) -> None:

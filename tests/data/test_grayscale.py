@@ -31,5 +31,5 @@ def test_sums_do_not_wrap_around() -> None:
 
 
 def test_other_numbers_of_channels_are_refused() -> None:
-    with pytest.raises(ValueError, match="the images have 3 channels"):
+    with pytest.raises(ValueError, match="these images have 3 channels: take another method than oracle"):
         gray(torch.zeros(1, 3, 2, 2, dtype=torch.uint8))

@@ -8,7 +8,7 @@ import pytest
 
 from ipg.data import sources
 from ipg.data.errors import DataError
-from ipg.data.sources import FolderSource, Source, ZipSource, is_image, open_source
+from ipg.data.sources import FolderSource, Source, ZipSource, is_image, open_source, passed_over
 
 FILES = {"a/1.jpg": b"one", "a/2.webp": b"two" * 50, "b/3.PNG": b"", "list.csv": b"x"}
 
@@ -166,6 +166,18 @@ def test_images_by_name() -> None:
         "b.webp",
         "e.tiff",
     ]
+
+
+def test_images_of_formats_that_are_not_read() -> None:
+    assert passed_over(["a.jpg", "b.txt", "heic"]) is None
+    assert passed_over(["a.jpg", "b.AVIF"]) == (
+        "1 file is passed over, since images that end in .avif are not read: save such files as .jpg or .png"
+    )
+
+
+def test_what_is_no_zip_by_its_name(tmp_path: Path, put) -> None:
+    with pytest.raises(DataError, match=r"images\.txt cannot be read as a zip .*; expected a folder or a zip$"):
+        ZipSource([put(tmp_path / "images.txt", b"text")])
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs named pipes")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ipg.config import ConfigError, RunConfig
 from ipg.data import load
 from ipg.data.table import ImageTable
 from ipg.experiments.compare import comparison, examine, keep_record
+from ipg.experiments.study import Study
 from ipg.training import loop
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state", "bars")
@@ -130,5 +132,37 @@ def test_rows_of_other_images_are_noticed(
     monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: make_table(seed=99))
     with pytest.raises(ValueError, match=r"holds a comparison on other data: table, pairs, held out pairs changed"):
         keep_record(study, examine(study), tmp_path)
-    longer = comparison(config.with_changes(epochs=9), ["erm", "ipg"], [0], {})
-    keep_record(longer, examine(longer), tmp_path)  # other settings are other rows
+
+
+def test_a_comparison_with_other_settings_is_refused(config: RunConfig, tmp_path: Path) -> None:
+    def keep(*methods: str, seeds: Sequence[int] = (0,), copies: int = 5, **changes: Any) -> Study:
+        options = {"jtt": {"copies": str(copies)}} if "jtt" in methods else {}
+        study = comparison(config.with_changes(**changes), methods, seeds, options)
+        keep_record(study, facts, tmp_path)
+        return study
+
+    facts = examine(comparison(config, ["erm"], [0], {}))
+    keep("erm", "ipg", epochs=9)
+    made = keep("erm", "ipg")  # nothing was run by then
+    lines = [json.dumps({**trial.identity, "key": trial.key}) for trial in made.trials]
+    (tmp_path / "trials.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    keep("erm", "ipg")
+    keep("jtt", seeds=(0, 7))
+    keep("erm", device="cuda", data_path="elsewhere")  # which make no other run
+    before = (tmp_path / "data.json").read_bytes()
+    is_now = f"epochs was {config.epochs} and is now {config.epochs + 1}; tau was {config.tau} and is now 0.4"
+    with pytest.raises(ValueError, match=f"{tmp_path} holds another comparison: {is_now}; name another place"):
+        keep("groupdro", epochs=config.epochs + 1, tau=0.4)
+    with pytest.raises(ValueError, match=r"holds another comparison: jtt.copies was 5 and is now 6; name another"):
+        keep("erm", "jtt", copies=6)
+    assert (tmp_path / "data.json").read_bytes() == before
+
+
+def test_a_comparison_of_a_time_without_record_is_known_by_its_rows(config: RunConfig, tmp_path: Path) -> None:
+    study = comparison(config, ["erm"], [0, 1], {})
+    facts = examine(study)
+    lines = [json.dumps({**trial.identity, "key": trial.key}) for trial in study.trials]
+    (tmp_path / "trials.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="holds another comparison: its settings were others; name another place"):
+        keep_record(comparison(config.with_changes(epochs=9), ["erm", "ipg"], [1, 2], {}), facts, tmp_path)
+    keep_record(comparison(config, ["erm", "ipg"], [1, 2], {}), facts, tmp_path)

@@ -16,6 +16,7 @@ from ipg.experiments.reproduce.page import filled
 from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.reproduce.run import Place, reproduce
 from ipg.experiments.reproduce.search import found_settings, search_table
+from ipg.experiments.reproduce.table import quick_note
 from ipg.pairs.references import name_of
 
 pytestmark = pytest.mark.usefixtures("one_thread", "few_images")
@@ -74,6 +75,24 @@ def test_settings_that_a_search_found_stand_beside_the_papers(tmp_path: Path) ->
     assert lines[3][-1] == "not run"
 
 
+def test_the_small_version_of_a_search_is_called_by_its_data(place: Place, tmp_path: Path) -> None:
+    found = load_reproduction("hyperparameters", quick=True)
+    home = tmp_path / "out" / "hyperparameters-quick" / "rows" / "hyperparameters" / "colored_mnist"
+    home.mkdir(parents=True)
+    origin = "# ipg on …: the best of 3 trials of `ipg search`.\n# Best: trial 1, 0.6250 (alpha 0.3).\n"
+    (home / "best.toml").write_text(f'{origin}data = "colored_fashion_noisy"\nalpha = 0.3\n', encoding="utf-8")
+    table = search_table(found, found_settings(found, home.parent))
+    (line,) = table.lines  # none of the paper's, which is of other data
+    assert line[:3] == ("coloured fashion, noisy labels", "ours, quick version", "0.3")
+    assert line[-3:] == ("3", "62.5", "")
+    assert table.notes[0].endswith("accuracy in the worst group of the validation images.")
+    written = reproduce("hyperparameters", replace(place, output=tmp_path / "out", run=False), quick=True)
+    for file in written.files:
+        assert "uick version" in (text := file.read_text(encoding="utf-8"))
+        assert "ColoredMNIST" not in text.replace("coloured fashion, noisy labels for ColoredMNIST; 3 trials of", "")
+    assert "embedded images, coloured fashion, noisy labels for ColoredMNIST; 3 trials of 2 epochs" in quick_note(found)
+
+
 def test_a_search_runs_by_the_engine_asked_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the settings name one, as those of the small version do."""
     asked: list[str] = []
@@ -116,6 +135,19 @@ def test_what_has_no_rows_is_kept_for_the_page(place: Place) -> None:
     assert "commit `" in page
     assert f"](../{place.results.name}/schematic/schematic.svg)" in page
     assert (place.results / "schematic" / "schematic.svg").is_file()
+
+
+def test_nothing_is_written_to_a_folder_of_results_that_nobody_asked_for(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    usual = replace(place, results=Path("results"))
+    assert all(file.is_relative_to(place.output) for file in reproduce("schematic", usual).files)
+    assert not Path("results").exists()
+    Path("results").mkdir()  # the project's own, as its page needs it
+    kept = {Path("results/schematic/table.md"), Path("results/schematic/schematic.svg")}
+    assert kept < set(reproduce("schematic", usual).files)  # the command prints them
+    assert all(file.is_file() for file in kept)
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ def stub(files: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
     monkeypatch.setattr(
         "ipg.experiments.reproduce.dynamics.run_dynamics", lambda trial, **given: made(trial, kind="dynamics", **given)
     )
-    monkeypatch.setattr("ipg.experiments.reproduce.figures.dynamics_figures", lambda reproduction, rows: {})
+    monkeypatch.setattr("ipg.experiments.reproduce.figures._curves", lambda reproduction, rows: {})
     return made
 
 

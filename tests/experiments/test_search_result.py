@@ -59,9 +59,12 @@ def test_nothing_found(plan: Plan) -> None:
 
 @pytest.mark.parametrize(("values", "in_vain"), [([0.0, 0.0], True), ([0.0, 0.01], False)])
 def test_a_search_in_which_no_trial_beats_a_collapse_was_in_vain(
-    plan: Plan, values: list[float], in_vain: bool
+    plan: Plan, values: list[float], in_vain: bool, tmp_path: Path
 ) -> None:
-    assert Found(plan, [tried(number, value) for number, value in enumerate(values)], {}).in_vain is in_vain
+    found = Found(plan, [tried(number, value) for number, value in enumerate(values)], {})
+    assert found.in_vain is in_vain
+    assert (found.write(tmp_path / "best.toml") is None) is in_vain
+    assert (tmp_path / "best.toml").exists() is not in_vain
     assert not Found(plan, [tried(0, None, state="failed")], {}).in_vain
 
 
@@ -75,6 +78,7 @@ def test_the_file_is_the_configuration(plan: Plan, tmp_path: Path) -> None:
         tried(5, 0.1, state="pruned"),
     ]
     file = Found(plan, trials, {}).write(tmp_path / "best.toml")
+    assert file is not None
     config = load_config(file)
     assert config == plan.base.with_changes(
         seed=0, device="auto", data_path=None, batch=64, options={"penalty": "squared", "weight": 1.5}

@@ -36,5 +36,5 @@ def test_everything_an_oracle_meets_is_gray(make_table: Callable[..., ImageTable
 
 
 def test_images_without_two_colours(make_table: Callable[..., ImageTable]) -> None:
-    with pytest.raises(ValueError, match="the images have 3 channels"):
+    with pytest.raises(ValueError, match="these images have 3 channels: take another method than oracle"):
         method_class("oracle").transform(torch.zeros(2, 3, 4, 4, dtype=torch.uint8))

@@ -115,7 +115,7 @@ def test_images_enter_with_what_they_lack() -> None:
     assert torch.equal(model.encode(x), torch.cat([x, 1 - x], dim=1))
     assert torch.equal(model(x), model(model.encode(x)))
     assert not any(name.endswith("bias") for name, _ in model.named_parameters())
-    assert describe(model).startswith("BcosNet: 0.0 M parameters, 32 features")
+    assert describe(model).startswith("BcosNet: 24 k parameters, 32 features")
 
 
 def test_weights_of_a_file(tmp_path: Path) -> None:

@@ -102,10 +102,13 @@ def test_descriptions(make_weights: Callable[..., Path]) -> None:
     def built(name: str = "test_resnet", **options: object) -> str:
         return describe(build_model(name, channels=3, classes=2, **options))  # type: ignore[arg-type]
 
-    assert built() == "test_resnet: 0.4 M parameters, 96 features, random weights, normalization half"
+    assert built() == "test_resnet: 373 k parameters, 96 features, random weights, normalization half"
     path = str(make_weights())
     assert built(weights=path, normalization="0.1/0.2", freeze=True) == (
-        "test_resnet: 0.4 M parameters, 96 features, weights from test_resnet.pth, "
+        "test_resnet: 373 k parameters, 96 features, weights from test_resnet.pth, "
         "normalization 0.1,0.1,0.1/0.2,0.2,0.2, backbone frozen"
     )
-    assert built("mnist_cnn") == "ConvNet: 0.4 M parameters, 128 features"
+    assert built("mnist_cnn") == "ConvNet: 372 k parameters, 128 features"
+    assert built("small_cnn") == "ConvNet: 24 k parameters, 32 features"
+    assert built("resnet18").startswith("resnet18: 11.2 M parameters, 512 features")
+    assert describe(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))) == "Sequential: 10 parameters, 4 features"

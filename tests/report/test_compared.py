@@ -246,6 +246,18 @@ def test_all_that_methods_may_need_has_words() -> None:
     assert set(SELECTIONS) == set(CHOICES["selection"])
 
 
+def test_a_method_with_one_class_is_marked_at_its_card_and_its_line(plain: MethodRows) -> None:
+    flat = row(1.0, 0.0)
+    page = render_comparison(make(plain, method("ipg", {0: flat, 1: flat, 2: row(0.9, 0.9)})))
+    mark = '<a class="mark" href="#caveats">⚠ one class in 2 of 3 runs</a>'
+    assert page.count(mark) == 2
+    before, _, after = page.partition('<section id="results">')
+    assert before.partition('<div class="name">IPG</div>')[2].count(mark) == 1
+    assert f"IPG {mark}</th>" in after
+    assert 'id="caveats"' in after
+    assert "⚠" not in render_comparison(make(plain))
+
+
 def test_caveats_on_failed_and_collapsed_runs(plain: MethodRows) -> None:
     one_class = {"cat, sand": 1.0, "cat, grass": 1.0, "dog, sand": None, "dog, grass": 0.0}
     groups = {name: {"accuracy": share, "count": GROUPS[name]} for name, share in one_class.items()}

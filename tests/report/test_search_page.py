@@ -72,7 +72,7 @@ def test_the_page_tells_of_every_trial_and_escapes_what_it_is_given(found: Found
     assert "failed: &lt;b&gt;no&lt;/b&gt;" in page
     assert "went wrong: collapsed" in page
     assert "<b>no</b>" not in page
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 3
     assert "http" not in page.replace('http-equiv="Content-Security-Policy"', "")
 
 
@@ -86,5 +86,15 @@ def test_a_search_that_found_nothing_has_a_page_too(tmp_path: Path) -> None:
 
 def test_figures_lie_beside_the_page(found: Found, tmp_path: Path) -> None:
     assert write_search(tmp_path, found) == tmp_path / "report.html"
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["history.svg", "importance.svg", "report.html"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["history.svg", "report.html"]
     ET.parse(tmp_path / "history.svg")
+
+
+def test_which_settings_decide_is_told_of_ten_trials_or_more(tmp_path: Path) -> None:
+    trials = [tried(number, number / 20, "wrong" if number == 3 else "complete") for number in range(10)]
+    caveat = "Which settings decide cannot be told from fewer than 10 trials"
+    page = render_search(make(trials[:9]))
+    assert (caveat in page, "Which settings decide: margin" in page) == (True, False)
+    page = write_search(tmp_path, make(trials)).read_text(encoding="utf-8")
+    assert (caveat in page, "Which settings decide: margin" in page) == (False, True)
+    ET.parse(tmp_path / "importance.svg")

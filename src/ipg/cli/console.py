@@ -36,9 +36,10 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
 
 
-def same_class(name: str) -> str:
-    """What to say of a model that tells no image from another."""
-    return f"{name} gives every image the same class: its pairs agree because everything does."
+def same_class(name: str, *, pairs: bool = True) -> str:
+    """What to say of a model that tells no image from another; of its `pairs` only where some were measured."""
+    agree = ": its pairs agree because everything does" if pairs else ""
+    return f"{name} gives every image the same class{agree}."
 
 
 def command_line() -> str:
@@ -109,11 +110,9 @@ class ConsoleListener(Listener):
             parts.append(f"pairs disagree {percent(row['pair_disagreement'])}")
         self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
         if row.get("validation", {}).get("predicted_classes") == 1:
-            self.console.print(
-                "    every image gets the same class, so agreement of pairs means nothing: lower the rate",
-                highlight=False,
-                soft_wrap=True,
-            )
+            pairs = "" if row["pair_disagreement"] is None else ", so agreement of pairs means nothing"
+            said = f"    every image gets the same class{pairs}: lower the rate"
+            self.console.print(said, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Take the bar away."""

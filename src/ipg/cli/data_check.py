@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,6 +38,9 @@ MARKS = {"error": ("✗", "bold red"), "warning": ("!", "bold yellow"), "note": 
 """How a severity looks."""
 SHOWN = 8
 """How many of the images or groups of a finding are named."""
+ALIKE = 5
+"""How many problems are named that differ in names and numbers alone."""
+NAMES_AND_NUMBERS = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 MOST_ROWS = 80
 """How many lines of counts are shown."""
 
@@ -96,10 +100,16 @@ def _show_problems(console: Console, name: str, problems: list[str]) -> None:
     from rich.text import Text
 
     console.print(Text(f"{name} cannot be used: {number_of(len(problems), 'problem')}", style="bold red"))
-    for problem in problems[: 3 * SHOWN]:
-        console.print(f"  {printable(problem)}", markup=False)
-    if len(problems) > 3 * SHOWN:
-        console.print(f"  … and {len(problems) - 3 * SHOWN:,} more; --json names all")
+    kinds: dict[str, list[str]] = {}
+    for problem in problems:
+        kinds.setdefault(NAMES_AND_NUMBERS.sub("", problem), []).append(problem)
+    for same in list(kinds.values())[: 3 * SHOWN]:
+        for problem in same[:ALIKE]:
+            console.print(f"  {printable(problem)}", markup=False)
+        if len(same) > ALIKE:
+            console.print(f"  … and {len(same) - ALIKE:,} more like these; --json names all")
+    if len(kinds) > 3 * SHOWN:
+        console.print(f"  … and {len(kinds) - 3 * SHOWN:,} more kinds; --json names all")
 
 
 def _show(console: Console, report: Report) -> None:

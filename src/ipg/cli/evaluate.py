@@ -9,6 +9,7 @@ import typer
 
 from ipg.cli.options import MOVED
 from ipg.config import field_help
+from ipg.words import did_you_mean
 
 __all__ = ["EXAMPLES", "evaluate"]
 
@@ -26,6 +27,8 @@ anything is trained
 
 `ipg evaluate runs/guided --pairs other-pairs.csv`: a run on other pairs than its own
 """
+OF_PAIRS = ("train", "validation")
+"""The splits that pairs are of."""
 
 
 def evaluate(
@@ -46,7 +49,11 @@ def evaluate(
     data: Annotated[str | None, typer.Option(help="Data set to measure on, by group; a name or a path.")] = None,
     data_path: Annotated[str | None, typer.Option(help=MOVED)] = None,
     classes: Annotated[
-        str | None, typer.Option(help="What the model's outputs mean, in their order, where no data says: cat,dog.")
+        str | None,
+        typer.Option(
+            help="What the model's outputs mean, in their order: cat,dog; with --data its classes, in the order it has "
+            "them where not given."
+        ),
     ] = None,
     normalization: Annotated[
         str | None, typer.Option(help="What its weights expect, where they do not say: imagenet, half, none, …")
@@ -74,6 +81,7 @@ def evaluate(
 
     from rich.console import Console
 
+    split = None if split is None else _called(split)
     specs = [*map(str, runs or ()), *([model] if model is not None else [])]
     if not specs:
         raise ValueError("nothing to measure: name the folder of a run, or a model with --model")
@@ -91,6 +99,9 @@ def evaluate(
     named = {name: value for name, value in columns.items() if value is not None}
     if named and data is None:
         raise ValueError(f"--{next(iter(named)).replace('_', '-')} is for --data, which is missing")
+    if data is None and split is not None and split not in OF_PAIRS:
+        hint = did_you_mean(split, OF_PAIRS)
+        raise ValueError(f"--split {split}: pairs are of train or validation{f'; {hint}' if hint else ''}")
     question = Question(pairs, data, data_path, classes, normalization, size, split, device, named)
     measured = [(spec, measure(spec, question)) for spec in specs]
     if as_json:
@@ -98,6 +109,14 @@ def evaluate(
         return
     for spec, metrics in measured:
         print_measured(Console(highlight=False), spec, metrics)
+
+
+def _called(split: str) -> str:
+    """A split by its own name where it is given by another that tables may have for it, such as val."""
+    from ipg.data.splits import SPLIT_NAMES, SPLITS
+
+    number = None if split.isdecimal() else SPLIT_NAMES.get(split.lower())
+    return split if number is None else SPLITS[number]
 
 
 def _evaluate_runs(runs: list[Path], split: str, data_path: str | None, device: str, *, as_json: bool) -> None:
@@ -129,7 +148,8 @@ def _evaluate_runs(runs: list[Path], split: str, data_path: str | None, device: 
         print_metrics(console, columns, title=title, pairs=[pairs[folder] for folder in folders])
     for spec, metrics in measured.items():
         if is_constant(metrics):
-            console.print(same_class(spec), highlight=False, markup=False, soft_wrap=True)
+            said = same_class(spec, pairs=metrics.get("pair_disagreement") is not None)
+            console.print(said, highlight=False, markup=False, soft_wrap=True)
     if len(alike) > 1:
         console.print(
             "Runs in different tables are measured on different images: their figures are not comparable.",

@@ -10,26 +10,29 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from torch import Tensor
+from torch import Tensor, nn
 
 from ipg.classifier import Classifier, is_run, open_classifier, open_run, seen
 from ipg.cli.console import percent, same_class
+from ipg.cli.errors import printable
 from ipg.cli.pairs_data import load_data, open_data
 from ipg.cli.progress import bar
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.parallel import in_order
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
-from ipg.evaluation.groups import group_metrics, is_constant, predict
+from ipg.evaluation.groups import group_metrics, is_constant, logits_of, predict
 from ipg.evaluation.pairs import pair_metrics
 from ipg.evaluation.statistics import counted
 from ipg.pairs.checks import class_number, problems_of
 from ipg.pairs.manifest import check_size
 from ipg.pairs.references import References
 from ipg.pairs.rows import DATA, Manifest, Pair
+from ipg.words import listed
 
 __all__ = ["Question", "measure", "print_measured"]
 
@@ -62,15 +65,14 @@ def measure(spec: str, question: Question) -> dict[str, Any]:
     run = _run(spec, question) if is_run(spec) else None
     table = _table(question, manifest, run)
     classes = table.classes if table is not None else named
+    if table is not None and named is not None:
+        _check_same(named, table)
     if run is not None:
         classifier = run
         if classes is not None:
             run.check_classes(spec, classes)
     else:
-        size = question.size if table is None else table.images.shape[-1]
-        classifier = open_classifier(
-            spec, size=size, classes=classes, normalization=question.normalization, device=question.device
-        )
+        classifier = _foreign(spec, question, named, table)
     measured: dict[str, Any] = {}
     if manifest is not None:
         measured["pairs"] = _on_pairs(classifier, manifest, table, question.split)
@@ -82,12 +84,50 @@ def measure(spec: str, question: Question) -> dict[str, Any]:
 def _names(question: Question) -> tuple[str, ...] | None:
     if question.classes is None:
         return None
-    if question.data is not None:
-        raise ValueError("--data says what the classes are; leave --classes out")
     names = tuple(name.strip() for name in question.classes.split(","))
     if len(names) < 2 or not all(names) or len(set(names)) < len(names):
         raise ValueError(f"--classes {question.classes!r}: expected two names or more, all different, as in cat,dog")
     return names
+
+
+def _check_same(named: Sequence[str], table: ImageTable) -> None:
+    """ValueError where the outputs that --classes names are not the classes of the data, in whatever order."""
+    wrong = [f"{name!r} is none of them" for name in named if name not in table.classes]
+    wrong += [f"{name!r} is missing" for name in table.classes if name not in named]
+    if wrong:
+        raise ValueError(
+            f"--classes {','.join(named)}: the classes of {table.name} are {', '.join(table.classes)}; "
+            f"{listed(wrong)}: name these, in the order of the model's outputs"
+        )
+
+
+def _foreign(spec: str, question: Question, named: Sequence[str] | None, table: ImageTable | None) -> Classifier:
+    """A model that is no run; its classes are in the order of the data's, where there are data."""
+    classes, size = (named, question.size) if table is None else (table.classes, table.images.shape[-1])
+    found = open_classifier(
+        spec, size=size, classes=classes, normalization=question.normalization, device=question.device
+    )
+    if table is None:
+        return found
+    if named is None:
+        outputs = ", ".join(f"{number} {printable(name)}" for number, name in enumerate(table.classes))
+        typer.echo(f"{spec}: outputs taken as {outputs}; say --classes if they are otherwise", err=True)
+        return found
+    return replace(found, model=_Reordered(found.model, named, table.classes))
+
+
+class _Reordered(nn.Module):
+    """A model whose outputs are the classes `named`, as one whose outputs are in the order of `classes`."""
+
+    def __init__(self, model: nn.Module, named: Sequence[str], classes: Sequence[str]) -> None:
+        super().__init__()
+        self.model, self.order = model, [named.index(name) for name in classes]
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = logits_of(self.model(images))
+        if logits.shape[1] == 1:  # its sign tells two classes apart
+            return logits if self.order == [0, 1] else -logits
+        return logits[:, self.order]
 
 
 def _run(spec: str, question: Question) -> Classifier:
@@ -241,7 +281,7 @@ def print_measured(console: Console, spec: str, measured: Mapping[str, Any]) -> 
         console.print(f"{spec} on the {data['split']} images of {data['name']}", markup=False)
         console.print(_table_of(lines, "% right", "images"))
     if _is_constant(measured):
-        console.print(same_class(spec), markup=False, soft_wrap=True)
+        console.print(same_class(spec, pairs=measured.get("pairs") is not None), markup=False, soft_wrap=True)
 
 
 def _is_constant(measured: Mapping[str, Any]) -> bool:

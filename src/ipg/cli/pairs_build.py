@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -174,7 +175,8 @@ def build(
 
     reading = Reading(split_seed, path_column, label_column, attribute_column)
     found = load_data(data, data_path, size, seed, reading)
-    plan = plan_of(builder.value, found, count, split, seed, own)
+    before = _counts(output)
+    plan = plan_of(builder.value, found, count, split, seed, own, before.keys())
     settings: dict[str, Any] = {"builder": builder.value, "split": split, "count": count, "seed": seed}
     settings |= {"data": placed(data), "size": found.table.images.shape[-1]}
     settings |= {f"{role}_column": name for role, name in reading.renamed.items()}
@@ -184,9 +186,9 @@ def build(
         settings["data_path"] = str(Path(data_path).expanduser().absolute())
 
     def say_made(made: int) -> None:
-        typer.echo(f"{made:,} of {number_of(len(plan), 'pair')} are there already; going on with the rest")
+        rest = "going on with the rest" if made < len(plan) else "nothing is left to make"
+        typer.echo(f"{made:,} of {number_of(len(plan), 'pair')} {are(made)} there already; {rest}")
 
-    before = _count(output)
     try:
         with bar("pairs") as progress:
             manifest = write(plan, output, settings=settings, parquet=parquet, begun=say_made, progress=progress)
@@ -194,17 +196,18 @@ def build(
         raise KeyboardInterrupt("interrupted; run the same command again to go on") from None
     for note in plan.notes:
         typer.echo(printable(note))
-    added, total = len(manifest) - before, len(manifest)
+    added, total = len(manifest) - before.total(), len(manifest)
     done = f"{number_of(added, 'pair')} {'was' if added == 1 else 'were'} added; " if before and added else ""
     there = f"{number_of(total, 'pair')} {are(total)} {'now ' if done else ''}in {manifest.path}"
     typer.echo(f"{done}{there}; look at them with: ipg pairs show {shlex.quote(str(output))}")
 
 
-def _count(folder: Path) -> int:
-    """How many pairs a folder has."""
+def _counts(folder: Path) -> Counter[str]:
+    """How many pairs of each split a folder has."""
     from ipg.pairs.rows import NAMES, Manifest
 
-    return len(Manifest.read(folder)) if any((folder / name).is_file() for name in NAMES) else 0
+    there = any((folder / name).is_file() for name in NAMES)
+    return Counter(pair.split for pair in Manifest.read(folder).pairs) if there else Counter()
 
 
 def _recorded(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -21,8 +22,16 @@ from ipg.training.device import resolve_device
 __all__ = ["plan_of"]
 
 
-def plan_of(builder: str, data: Data, count: int | None, split: str, seed: int, own: dict[str, Any]) -> Plan:
-    """The plan of the named builder; `own` are the options that belong to it alone."""
+def plan_of(
+    builder: str,
+    data: Data,
+    count: int | None,
+    split: str,
+    seed: int,
+    own: dict[str, Any],
+    there: Collection[str] = (),
+) -> Plan:
+    """The plan of the named builder; `own` are the options that belong to it alone, `there` the splits it has."""
     table, listing = data.table, data.listing
     if builder == "edited":
         prompts = edited.read_prompts(own["prompts"], table) if "prompts" in own else edited.celeba_prompts(table)
@@ -31,7 +40,9 @@ def plan_of(builder: str, data: Data, count: int | None, split: str, seed: int, 
         return edited.plan(table, edited.lazy_kontext(**where), prompts=prompts, split=split, seed=seed, **many)
     if builder == "counterparts" and listing is not None:
         images = own.get("images")
-        return counterparts.plan(table, listing, own["table"], images=images, count=count, split=split, seed=seed)
+        return counterparts.plan(
+            table, listing, own["table"], images=images, count=count, split=split, seed=seed, there=there
+        )
     if builder == "background" and listing is not None:
         masks = Masks(own["masks"], listing, size=table.images.shape[-1])
         keep = own.get("keep") or ("scene" if table.name.endswith("_reverse") else "object")  # the label is of it

@@ -21,9 +21,12 @@ EXAMPLES = """
 `ipg predict runs/guided photos.csv --path-column file`: those that the column file names
 
 `ipg predict runs/guided photos.zip --batch 16`
+
+`ipg predict runs/guided photo.jpg --output -`: to standard output
 """
 SHOWN = 5
 """How many unreadable images are named at the end; the CSV names all."""
+STANDARD_OUTPUT = (Path("-"), Path("/dev/stdout"))
 
 
 def predict(
@@ -35,7 +38,7 @@ def predict(
             metavar="IMAGES",
         ),
     ],
-    output: Annotated[Path, typer.Option(help="The CSV to write.")] = Path("predictions.csv"),
+    output: Annotated[Path, typer.Option(help="The CSV to write; - is standard output.")] = Path("predictions.csv"),
     data_path: Annotated[
         Path | None, typer.Option(help="For a table: the folder or zip that its paths are relative to; else its own.")
     ] = None,
@@ -45,35 +48,50 @@ def predict(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images that are looked at together.")] = 64,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write the predicted class of every image and how likely each class is.
 
     A line an image: path, predicted, probability, p_CLASS for every class, and error. An image that cannot be read has
     its reason there and nothing else, and the command exits with 1. The data that the run was trained on is not needed.
     """
+    from contextlib import nullcontext
+
     from rich.console import Console
 
     from ipg.classifier import open_run
     from ipg.cli.progress import bar
     from ipg.prediction import find_images, predictions, write_predictions
 
-    console = Console(highlight=False)
-    if output.exists():
-        raise ValueError(f"{output} exists; name another file with --output, or delete it")
     classifier = open_run(run, device=device)
     found = find_images(images, data_path, path_column=path_column, usual=classifier.path_column)
-    with bar("images") as progress:
+    piped = output in STANDARD_OUTPUT
+    if not piped:
+        _check_output(output, force=force)
+    console = Console(highlight=False, stderr=piped)
+    with nullcontext() if piped else bar("images") as progress:
         said = predictions(classifier, found, batch=batch, progress=progress)
-        counts = write_predictions(output, classifier, said)
+        counts = write_predictions(None if piped else output, classifier, said)
     read = sum(counts.classes.values())
-    console.print(f"{read:,} of {read + len(counts.errors):,} images are in {output}", markup=False, soft_wrap=True)
+    there = f"{read + len(counts.errors):,} images are {'written' if piped else f'in {output}'}"
+    console.print(f"{read:,} of {there}", markup=False, soft_wrap=True)
     for name, count in counts.classes.items():
         console.print(f"  {printable(name)}: {count:,}", markup=False, soft_wrap=True)
+    if found.note:
+        console.print(found.note, markup=False, soft_wrap=True)
     if not counts.errors:
         return
     console.print(f"{len(counts.errors):,} cannot be read:")
     for name, reason in counts.errors[:SHOWN]:
         console.print(f"  {printable(name)}: {printable(reason)}", markup=False, soft_wrap=True)
     if (more := len(counts.errors) - SHOWN) > 0:
-        console.print(f"  … and {more:,} more; {output} names all", markup=False, soft_wrap=True)
+        console.print(f"  … and {more:,} more; the CSV names all", markup=False, soft_wrap=True)
     raise typer.Exit(1)
+
+
+def _check_output(output: Path, *, force: bool) -> None:
+    """ValueError where a folder or somebody's file is in the way; a pipe or a device is not."""
+    if output.is_dir():
+        raise ValueError(f"{output} is a folder; name the file to write, e.g. --output {output / 'predictions.csv'}")
+    if output.is_file() and not force:
+        raise ValueError(f"{output} exists; name another file with --output, or replace it with --force")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ipg.cli.options import MOVED
+
+if TYPE_CHECKING:
+    from ipg.notebook import Run
 
 __all__ = ["EXAMPLES", "report"]
 
@@ -32,7 +35,6 @@ def report(
 ) -> None:
     """Write a report on finished runs: galleries, groups, curves, and how it was made."""
     from ipg.cli.console import command_line
-    from ipg.notebook import Run
     from ipg.report.build import page_data
     from ipg.report.html import check_page
     from ipg.report.page import write
@@ -41,6 +43,19 @@ def report(
         raise ValueError(f"{output} is a folder; name the page to write, e.g. --output {output / 'report.html'}")
     if not force:
         check_page(output, remedy="name another file with --output, or replace it with --force")
-    loaded = [Run.load(folder, device=device, data_path=data_path, pairs=pairs) for folder in runs]
+    loaded = [_load(folder, device, data_path, pairs) for folder in runs]
     page = page_data(loaded, command=command_line(), folders=runs)
     typer.echo(f"Report: {write(output, page)}")
+
+
+def _load(folder: Path, device: str, data_path: str | None, pairs: str | None) -> Run:
+    """A run; what is wrong with its data names it."""
+    from ipg.data.errors import DataError
+    from ipg.notebook import Run
+
+    try:
+        return Run.load(folder, device=device, data_path=data_path, pairs=pairs)
+    except DataError as error:
+        if str(folder) in str(error):
+            raise
+        raise DataError(f"{folder}: {error}") from None

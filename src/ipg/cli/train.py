@@ -88,5 +88,6 @@ def train(
     if (begun := run_begun_again(log)) is not None:
         typer.echo(begun.meaning)
     if is_constant(result["metrics"]) or is_constant(row.get("validation") or {}):
-        typer.echo(same_class(str(folder)) + " " + one_class_remedy(log))
+        paired = row.get("pair_disagreement") is not None
+        typer.echo(same_class(str(folder), pairs=paired) + " " + one_class_remedy(log))
     typer.echo(f"The run is in {folder}. See it with: ipg report {shlex.quote(str(folder))}")

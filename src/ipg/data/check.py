@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from ipg.data.cache import UnreadableError
+from ipg.data.decode import FORMATS
 from ipg.data.doubts import alike, too_many_labels
 from ipg.data.duplicates import identical, similar
 from ipg.data.listing import Listing
+from ipg.data.sources import Source
 from ipg.data.splits import SPLITS
 from ipg.data.table import ImageTable
 
@@ -20,6 +25,8 @@ __all__ = ["Finding", "Report", "check_files", "check_table"]
 
 FEW = 100
 """Groups with fewer images give coarse accuracies."""
+LOOKED_AT = 200
+"""About how many files are asked for their size."""
 LEAST_GAP = 0.1
 """How much more frequent an attribute has to be in a class than in the others to be called a shortcut."""
 
@@ -85,6 +92,8 @@ def check_files(listing: Listing, *, size: int | None = None) -> Report:
         meaning = "Training refuses data with images that cannot be decoded: replace the files, or remove their rows."
         findings.append(Finding("error", "unreadable images", meaning, items))
     counts = _counts(listing, len(SPLITS))
+    if size is None:
+        findings += _about_size(listing)
     findings += _about_labels(listing)
     findings += _about_copies(listing, table)
     findings += _about_counts(counts, SPLITS, listing.classes, listing.attributes, nested=listing.nested)
@@ -101,6 +110,29 @@ def check_files(listing: Listing, *, size: int | None = None) -> Report:
         findings=tuple(findings),
         impossible=frozenset((label, attribute) for label, attribute in nowhere),
     )
+
+
+def _about_size(listing: Listing) -> Iterator[Finding]:
+    """Whether most files are smaller than the images that are made of them, by a few from all over."""
+    step = max(1, len(listing.files) // LOOKED_AT)
+    sizes = [found for name in listing.files[::step] if (found := _size(listing.source, name)) is not None]
+    sides = sorted(min(found) for found in sizes)
+    if not sides or (middle := sides[len(sides) // 2]) >= listing.size:
+        return
+    (width, height), count = Counter(sizes).most_common(1)[0]
+    alike = 2 * count > len(sizes)
+    what = f"are {width} by {height} pixels" if alike else f"have sides of about {middle} pixels or less"
+    meaning = f"Most files {what} and are enlarged to {listing.size}: `--size {middle}` trains faster on them."
+    yield Finding("note", "small images", meaning)
+
+
+def _size(source: Source, name: str) -> tuple[int, int] | None:
+    """Width and height of an image file; None where it cannot be read."""
+    try:
+        with Image.open(io.BytesIO(source.read(name)), formats=FORMATS) as image:
+            return image.size
+    except Exception:  # whatever Pillow's parsers stumble over; decoding says why
+        return None
 
 
 def check_table(table: ImageTable) -> Report:

@@ -9,8 +9,9 @@ import importlib
 import io
 import re
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,13 @@ class Columns:
     def where(self, row: int) -> str:
         """How a message refers to a row."""
         return f"{self.what} line {self.lines[row]}"
+
+    def spelt(self, names: Iterable[str]) -> Columns:
+        """The same with columns called as in `names` that differ from them in case alone, where only one does."""
+        asked, plain = list(names), Counter(name.lower() for name in self.values)
+        taken = {name.lower() for name in asked if name in self.values}
+        wanted = {name.lower(): name for name in asked if plain[name.lower()] == 1 and name.lower() not in taken}
+        return replace(self, values={wanted.get(name.lower(), name): cells for name, cells in self.values.items()})
 
     def require(self, *names: str) -> None:
         """DataError where a column is missing."""

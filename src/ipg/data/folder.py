@@ -5,7 +5,7 @@ have no attribute.
 
 Table (CSV, TSV or Parquet): `path`, relative to the table's folder, and `label`; optionally `attribute`, what must not
 matter, with any number of values, or `group`, which is taken apart (`groups` says how); and `split` (train, validation,
-test, or 0, 1, 2). The first three may be called otherwise (`reading`).
+test, or 0, 1, 2). The first three may be called otherwise (`reading`); case does not matter where it is clear.
 
 Splits that are missing are drawn from the training images, stratified by label and attribute.
 """
@@ -26,7 +26,7 @@ from ipg.data.errors import DataError, ProblemsError
 from ipg.data.groups import Attribute, numbered, of_groups
 from ipg.data.listing import Listing, find_files
 from ipg.data.reading import Reading, likeliest
-from ipg.data.sources import FolderSource, Source, ZipSource, is_image
+from ipg.data.sources import FolderSource, Source, ZipSource, is_image, passed_over
 from ipg.data.splits import SHARES, SPLIT_NAMES, SPLITS, draw_missing
 
 __all__ = ["is_table", "read"]
@@ -68,9 +68,10 @@ def read(
 
 
 def _read_table(place: Path, home: Path, reading: Reading) -> Listing:
-    columns = read_columns(place)
+    wanted = _wanted(reading)
+    columns = read_columns(place).spelt(wanted.values())
     reading.check(columns)
-    roles = _roles(columns, reading)
+    roles = {role: name for role, name in wanted.items() if name in columns}
     extra = [name for name in columns.values if name not in roles.values()]
     problems = list(_misspelt(place, extra, roles))
     if {"attribute", "group"} <= roles.keys():
@@ -92,7 +93,7 @@ def _read_table(place: Path, home: Path, reading: Reading) -> Listing:
     try:
         files = find_files(source, columns[reading.path_column], columns.where)
     except ProblemsError as error:
-        problems += error.problems
+        problems += _elsewhere(columns, reading.path_column, home, error.problems)
     if problems:
         raise ProblemsError(problems)
     labels = numbered(columns[reading.label_column])
@@ -102,12 +103,27 @@ def _read_table(place: Path, home: Path, reading: Reading) -> Listing:
     return replace(listing, label_column=reading.label_column)
 
 
-def _roles(columns: Columns, reading: Reading) -> dict[str, str]:
+def _elsewhere(columns: Columns, name: str, home: Path, problems: list[str]) -> list[str]:
+    """What is wrong with the paths: one line where none is in `home` and all are in the working directory."""
+    here = FolderSource(Path())
+    try:
+        there = len(problems) == len(columns) and all(path and here.find(path) for path in columns[name])
+    except DataError:  # a path leads out of it
+        there = False
+    if not there:
+        return problems
+    return [
+        f"{columns.what}: none of its images is in {home}, but all are found from the working directory: say "
+        f"--data-path ."
+    ]
+
+
+def _wanted(reading: Reading) -> dict[str, str]:
     """The columns by what they hold; a column that is named for the attribute takes the place of `group`."""
     wanted = {name: name for name in COLUMNS} | reading.renamed
     if "attribute" in reading.renamed:
         del wanted["attribute" if wanted["attribute"] == "group" else "group"]
-    return {role: name for role, name in wanted.items() if name in columns}
+    return wanted
 
 
 def _misspelt(place: Path, extra: Sequence[str], roles: Mapping[str, str]) -> Iterator[str]:
@@ -134,13 +150,14 @@ def _unused(extra: Sequence[str], attribute: Attribute) -> Iterator[str]:
     if extra:
         guess = likeliest("attribute", "attribute", extra) if len(attribute.names) == 1 else None
         hint = f" (if {guess} is what must not matter, say --attribute-column {guess})" if guess else ""
-        yield f"columns that are not used: {', '.join(extra)}{hint}"
+        yield f"columns that are not used: {', '.join(name or 'one without a name' for name in extra)}{hint}"
     if attribute.note:
         yield attribute.note
 
 
 def _read_folders(place: Path, source: Source, reading: Reading) -> Listing:
-    names = [name for name in source.names() if is_image(name)]
+    files = source.names()
+    names, passed = [name for name in files if is_image(name)], passed_over(files)
     paths = [name.split("/") for name in names]
     deep = all(len(parts) > 2 for parts in paths)
     if deep and isinstance(source, ZipSource) and len({parts[0] for parts in paths}) == 1:
@@ -161,10 +178,12 @@ def _read_folders(place: Path, source: Source, reading: Reading) -> Listing:
         )
     if not names:
         tables = sorted(str(inner) for inner in place.glob("*") if is_table(inner)) if place.is_dir() else []
-        raise DataError(f"{place} has no image in it; " + (f"is {tables[0]} meant?" if tables else _LAYOUT))
+        remedy = f"is {tables[0]} meant?" if tables else passed or _LAYOUT
+        raise DataError(f"{place} has no image in it; {remedy}")
     label, classes = numbered([parts[0] for parts in paths])
     nothing = Attribute(torch.zeros_like(label), ("all",))
-    return _listing(place, source, tuple(names), (label, classes), nothing, split, reading.split_seed, [])
+    notes = [passed] if passed else []
+    return _listing(place, source, tuple(names), (label, classes), nothing, split, reading.split_seed, notes)
 
 
 def _listing(

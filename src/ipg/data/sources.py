@@ -7,16 +7,22 @@ import stat
 import threading
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from ipg.data.errors import DataError
 from ipg.data.stamps import Stamp, stamp_files
+from ipg.words import are, number_of
 
-__all__ = ["IMAGE_SUFFIXES", "FolderSource", "Source", "ZipSource", "is_image", "open_source"]
+__all__ = ["IMAGE_SUFFIXES", "FolderSource", "Source", "ZipSource", "is_image", "open_source", "passed_over"]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 """How the names of images end."""
+UNREAD_SUFFIXES = (
+    *(".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".xcf", ".exr", ".dcm"),
+    *(".raw", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".dng"),
+)
+"""How the names of images end whose formats are not read."""
 LARGEST_FILE = 256 << 20
 """Bytes of one image file; more is refused, be it in an archive or not."""
 
@@ -134,7 +140,8 @@ class ZipSource(Source):
                     raise ValueError("it is no plain file")
                 opened = zipfile.ZipFile(archive)  # its own __del__ closes it
             except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-                raise DataError(f"{archive} cannot be read as a zip archive: {error}; get the file again") from error
+                remedy = "get the file again" if archive.suffix.lower() == ".zip" else "expected a folder or a zip"
+                raise DataError(f"{archive} cannot be read as a zip archive: {error}; {remedy}") from error
             for info in opened.infolist():
                 if info.is_dir() or _is_junk(info.filename) or not info.filename.startswith(prefix):
                     continue
@@ -181,6 +188,16 @@ def open_source(place: Path) -> Source:
 def is_image(name: str) -> bool:
     """Whether a file is an image by its name."""
     return name.lower().endswith(IMAGE_SUFFIXES)
+
+
+def passed_over(names: Iterable[str]) -> str | None:
+    """How many files are images of formats that are not read, in a sentence; None where there is none."""
+    endings = [PurePosixPath(name).suffix.lower() for name in names if name.lower().endswith(UNREAD_SUFFIXES)]
+    if not endings:
+        return None
+    files, kinds = number_of(len(endings), "file"), ", ".join(sorted(set(endings)))
+    why = f"since images that end in {kinds} are not read: save such files as .jpg or .png"
+    return f"{files} {are(len(endings))} passed over, {why}"
 
 
 def _is_junk(name: str) -> bool:

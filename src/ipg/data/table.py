@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ipg.words import did_you_mean
+
 __all__ = ["ImageTable"]
 
 
@@ -78,7 +80,9 @@ class ImageTable:
     def indices(self, split: str) -> Tensor:
         """Rows of `split`, in order."""
         if split not in self.splits:
-            raise ValueError(f"{self.name} has no split {split!r}; it has {', '.join(self.splits)}")
+            hint = did_you_mean(split, self.splits)
+            there = f"it has {', '.join(self.splits)}"
+            raise ValueError(f"{self.name} has no split {split!r}; {there}{f': {hint}' if hint else ''}")
         return torch.nonzero(self.split == self.splits.index(split)).flatten()
 
     def part(self, split: str) -> ImageTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from ipg.data.load import list_files, load
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 from ipg.experiments.store import Store, read_rows
-from ipg.experiments.study import Study, Trial
+from ipg.experiments.study import ELSEWHERE, Study, Trial, own_options
 from ipg.files import write_json
 from ipg.methods import method_class, parse_options
 from ipg.training.assembly import Assembly
@@ -31,7 +32,9 @@ NAME = "compare"
 SPLIT = "test"
 """The split that methods are compared on."""
 RECORD = "data.json"
-"""Beside the rows: digests of the images and pairs that they are of."""
+"""Beside the rows: digests of the images and pairs that they are of, and the settings that methods share."""
+SETTINGS = "settings"
+"""In the record, among the keys of trials."""
 
 
 @dataclass(frozen=True)
@@ -145,15 +148,16 @@ def examine(study: Study) -> Facts:
 
 
 def keep_record(study: Study, facts: Facts, results: Path) -> None:
-    """Note which images and pairs the rows in `results` are of.
+    """Note which images and pairs the rows in `results` are of, and by which settings.
 
     Raises:
-        ValueError: rows of this very comparison are of others, or the folder holds a comparison on another data set,
-            whose page this one's would replace.
+        ValueError: rows of this very comparison are of others, or the folder holds a comparison on another data set or
+            with other settings, whose page this one's would replace.
     """
     file, key = results / RECORD, study.trials[0].key
     known = read_json(file) if file.exists() else {}
-    others = {str(row.get("dataset")) for row in read_rows(Store(results).rows)} - {study.trials[0].dataset}
+    rows = read_rows(Store(results).rows)
+    others = {str(row.get("dataset")) for row in rows} - {study.trials[0].dataset}
     if others:
         raise ValueError(
             f"{results} holds a comparison on other data ({', '.join(sorted(others))}); name another place with "
@@ -166,7 +170,35 @@ def keep_record(study: Study, facts: Facts, results: Path) -> None:
             f"{results} holds a comparison on other data: {', '.join(changed)} changed since; name another place with "
             f"--output, or delete it"
         )
-    write_json(file, {**known, key: dict(facts.digests)})
+    settings, before = _settings(study), known.get(SETTINGS, {}) if rows else {}
+    if differing := _differing(study, rows, before, settings):
+        raise ValueError(
+            f"{results} holds another comparison: {'; '.join(differing)}; name another place with --output, or "
+            f"delete it"
+        )
+    write_json(file, {**known, key: dict(facts.digests), SETTINGS: {**before, **settings}})
+
+
+def _settings(study: Study) -> dict[str, Any]:
+    """What all trials share, and options of methods' own as METHOD.NAME, as JSON has them."""
+    config = study.trials[0].config
+    aside = {"method", "seed", *ELSEWHERE, *config.options}
+    own = {f"{t.method}.{name}": value for t in study.trials for name, value in own_options(t.config).items()}
+    shared = {name: value for name, value in config.flat().items() if name not in aside}
+    return dict(json.loads(json.dumps(shared | own)))
+
+
+def _differing(
+    study: Study, rows: Sequence[Mapping[str, Any]], before: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[str]:
+    """In what the rows there are were made otherwise, in words; nothing where there are none."""
+    if before:
+        then = {**RunConfig().flat(), **before}  # a setting that is newer had its default
+        changed = [name for name in now if name in then and then[name] != now[name]]
+        return [f"{name} was {then[name]!r} and is now {now[name]!r}" for name in changed]
+    keys, made = {row.get("key") for row in rows}, {(row.get("method"), row.get("seed")) for row in rows}
+    twice = [trial for trial in study.trials if (trial.method, trial.seed) in made]  # of a time without record
+    return ["its settings were others"] if twice and not any(trial.key in keys for trial in twice) else []
 
 
 def _get_ready(trial: Trial, table: ImageTable) -> Materials:

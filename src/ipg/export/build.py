@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -47,7 +48,7 @@ def build(folder: Path, classifier: Classifier, images: Tensor, *, name: str, fo
     """
     about = json.dumps(describe(classifier, name), ensure_ascii=False, indent=2)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+    with _naming(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         made = Path(temporary) / folder.name
         made.mkdir()
         differences = {
@@ -60,6 +61,15 @@ def build(folder: Path, classifier: Classifier, images: Tensor, *, name: str, fo
             folder.rmdir()  # it is empty, or this refuses
         shutil.move(made, folder)
     return differences
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """Let errors of the file system name `folder` in place of what is made beside it for a while."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(folder)) from error
 
 
 def check_place(folder: Path, format: str) -> None:

@@ -70,8 +70,9 @@ def chosen_normalization(
         return Normalization.parse(given, channels=channels)
     if known is None:
         raise ValueError(
-            f"{source} does not say how images were normalised when it was trained; say it with normalization: "
-            f"imagenet (most weights), half (mean and std 0.5), none, or means/stds as numbers"
+            f"{source} does not say how images were normalised when it was trained; say it with --normalization "
+            f"(in Python normalization=): imagenet (most weights), half (mean and std 0.5), none, or means/stds as "
+            f"numbers"
         )
     return known.over(channels)
 

@@ -67,7 +67,8 @@ def describe(model: nn.Module) -> str:
     """One line on a network: its size, its features, where its weights come from, what it does to images."""
     count = sum(parameter.numel() for parameter in model.parameters())
     features = model.head.in_channels if isinstance(model, BcosNet) else find_head(model).in_features
-    parts = [f"{count / 1e6:.1f} M parameters", f"{features:,} features"]
+    size = f"{count / 1e6:.1f} M" if count >= 999_500 else f"{count / 1e3:.0f} k" if count >= 1_000 else f"{count}"
+    parts = [f"{size} parameters", f"{features:,} features"]
     if not isinstance(model, ImageModel):
         return f"{type(model).__name__}: {', '.join(parts)}"
     known = {named.over(model.mean.shape[1]): name for name, named in NORMALIZATIONS.items()}

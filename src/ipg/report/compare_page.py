@@ -119,6 +119,7 @@ def _card(method: MethodRows, group: str) -> dict[str, str]:
         "group": group,
         "fill": f"{100 * (worst.mean if worst else 0.0):.1f}",
         "average": percent(average.mean if average else None),
+        "mark": method.mark,
     }
 
 
@@ -129,6 +130,7 @@ def _line(comparison: Comparison, method: MethodRows) -> dict[str, object]:
     return {
         "name": method.name,
         "series": method.series,
+        "mark": method.mark,
         "cells": [_cell(method.spread(metric)) for metric in COLUMNS],
         "times": "–" if times is None else f"{times.mean:.2f}",
         "times_span": "" if times is None or times.interval is None else _plain_span(times),

@@ -10,6 +10,7 @@ from ipg.evaluation.spread import Paired, Spread, paired, spread
 from ipg.experiments.arms import broke_off, collapsed, is_timed, unmeasured
 from ipg.experiments.compare import Facts
 from ipg.report.views import number
+from ipg.words import number_of
 
 __all__ = ["PLAIN", "Comparison", "MethodRows", "series_of"]
 
@@ -44,6 +45,13 @@ class MethodRows:
     def collapsed(self) -> int:
         """How many seeds ended up with one class for every image."""
         return sum(collapsed(row["metrics"]["groups"]) for row in self.rows.values())
+
+    @property
+    def mark(self) -> str:
+        """What has to stand beside its figures: that runs ended up with one class, whose pairs agree for nothing."""
+        if not self.collapsed:
+            return ""
+        return f"one class in {self.collapsed} of {number_of(len(self.rows), 'run')}"
 
     @property
     def broke_off(self) -> int:

@@ -14,6 +14,8 @@ from ipg.report.views import percent
 
 __all__ = ["render_search", "write_search"]
 
+FEW = 10
+"""Of fewer trials it is not told which settings decide: the best tenth of them is none."""
 STATES = {"wrong": "went wrong", "pruned": "given up", "failed": "failed", "running": "under way"}
 
 
@@ -28,8 +30,12 @@ def write_search(folder: Path, found: Found) -> Path:
 def _figures(found: Found) -> dict[str, str]:
     return {
         "history": draw_worth(history_data(found)),
-        "importance": draw_shares(importance_data(found.importances)),
+        "importance": draw_shares(importance_data({} if _are_few(found) else found.importances)),
     }
+
+
+def _are_few(found: Found) -> bool:
+    return found.count("complete", "wrong") < FEW
 
 
 def render_search(found: Found) -> str:
@@ -50,6 +56,7 @@ def render_search(found: Found) -> str:
             for name, range_ in plan.space.items()
         ],
         figures=[inline(svg) for svg in figures if svg],
+        few=FEW if _are_few(found) else None,
         counts={words: found.count(state) for state, words in STATES.items() if found.count(state)},
         done=found.count("complete", "wrong", "pruned"),
         trials=[

@@ -43,6 +43,7 @@ from ipg.experiments.arms import Figure, published, run_of
 from ipg.experiments.study import Network, Study, Trial, arm_trials, find_study, only
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
+from ipg.words import did_you_mean
 
 __all__ = [
     "Cell", "Reproduction", "chosen", "chosen_datasets", "load_reproduction", "names", "shared", "title_of",
@@ -152,7 +153,9 @@ def load_reproduction(name: str, *, quick: bool = False) -> Reproduction:
     """The reproduction of that name, whole or in its small version; all mistakes of the file are told together."""
     files = _files()
     if name not in files:
-        raise ConfigError([f"there is nothing to reproduce called {name!r}; there are {', '.join(files)}"])
+        hint = did_you_mean(name, files)
+        known = f"{hint} There" if hint else "there"
+        raise ConfigError([f"there is nothing to reproduce called {name!r}; {known} are {', '.join(files)}"])
     return read_reproduction(files[name], name, quick=quick)
 
 

@@ -38,6 +38,8 @@ __all__ = ["ALL", "Place", "Written", "asked_for", "reproduce", "reproduce_all"]
 
 ALL = "all"
 """In the place of a name: everything but searches, which take a hundred trials each."""
+RESULTS = Path("results")
+"""Where rows go unless another folder is named."""
 
 
 def reproduce(name: str, place: Place, *, quick: bool = False) -> Written:
@@ -168,11 +170,13 @@ def _theory(reproduction: Reproduction, place: Place, folder: Path) -> Written:
 
     table, further, figures = {"theory": theory, "schematic": schematic}[reproduction.kind](reproduction)
     table = replace(table, notes=(*table.notes, *further))
-    kept = place.results / reproduction.name  # in the place of rows, for the page
-    write_text(kept / KEPT_TABLE, table.markdown() + "\n")
-    if svg := figures.get(reproduction.name):
-        write_text(kept / f"{reproduction.name}.svg", svg)
-    return Written(folder, _write(reproduction, folder, table, figures))
+    files = _write(reproduction, folder, table, figures)
+    if place.results != RESULTS or place.results.is_dir():  # else nobody asked for a folder of results
+        kept = place.results / reproduction.name  # in the place of rows, for the page
+        files += (write_text(kept / KEPT_TABLE, table.markdown() + "\n"),)
+        if svg := figures.get(reproduction.name):
+            files += (write_text(kept / f"{reproduction.name}.svg", svg),)
+    return Written(folder, files)
 
 
 def _galleries(reproduction: Reproduction, place: Place, folder: Path) -> Written:
@@ -238,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--write", type=Path, metavar="PAGE", help="fill in this page, write its figures")
     what.add_argument("--check", type=Path, metavar="PAGE", help="exit 1 where they are not what the rows give")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the rows")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the rows")
     given: Any = parser.parse_args(arguments)
     page: Path = given.write or given.check
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ipg.experiments.arms import Figure, Spread, broke_off
-from ipg.experiments.reproduce.plan import Reproduction, title_of
+from ipg.experiments.reproduce.plan import Reproduction, shared, title_of
 from ipg.experiments.reproduce.rows import Measured
 from ipg.experiments.tables.formats import latex
 from ipg.experiments.tables.study import METRICS as SHARES
@@ -199,10 +199,16 @@ def quick_note(reproduction: Reproduction) -> str:
         for cell in reproduction.cells
         for trial in cell.trials
     )
+    small, runs = shared()["quick"], ""
+    if reproduction.kind == "search":
+        studies = reproduction.settings["studies"]
+        data = dict.fromkeys(f"{title_of(small['data'][dataset])} for {title_of(dataset)}" for dataset in studies)
+        runs = f"{reproduction.settings['trials']} trials of "
     if not data:
         return "**Quick version**: fewer and shorter runs than the whole."
-    epochs = " and ".join(dict.fromkeys(str(trial.config.epochs) for trial in reproduction.trials))
-    instead = f"{'; '.join(data)}; {epochs} epochs, a small network"
+    asked = [trial.config.epochs for trial in reproduction.trials] or [small["config"]["epochs"]]
+    epochs = " and ".join(dict.fromkeys(map(str, asked)))
+    instead = f"embedded images, {'; '.join(data)}; {runs}{epochs} epochs, a small network"
     return f"**Quick version**, not the paper's experiment: {instead}. Nothing in it compares with the paper's figures."
 
 

@@ -67,9 +67,9 @@ class Found:
         """How many trials are in one of these states."""
         return sum(trial.state in states for trial in self.trials)
 
-    def write(self, path: Path) -> Path:
-        """Write the best configuration as TOML, with where it comes from."""
-        return write_text(path, to_toml(self))
+    def write(self, path: Path) -> Path | None:
+        """Write the best configuration as TOML, with where it comes from; nothing of a search that was in vain."""
+        return None if self.in_vain else write_text(path, to_toml(self))
 
 
 def best_of(trials: Sequence[Tried], *, by: str) -> Tried | None:
