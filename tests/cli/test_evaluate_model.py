@@ -111,7 +111,8 @@ def test_a_model_that_gives_every_image_one_class_is_not_praised(ipg, photos: Pa
     sentence = "python:flat.py:make gives every image the same class: its pairs agree because everything does."
     assert sentence in ipg(*flat, *on_pairs, "--classes", "above,below").out
     assert sentence in ipg(*flat, *on_pairs, "--data", photos / "photos.csv").out
-    assert sentence in ipg(*flat, "--data", photos / "photos.csv").out
+    alone = ipg(*flat, "--data", photos / "photos.csv").out
+    assert "python:flat.py:make gives every image the same class.\n" in alone  # no word of pairs
     measured = json.loads(ipg(*flat, *on_pairs, "--data", photos / "photos.csv", "--json").out)
     assert [part["predicted_classes"] for part in measured["python:flat.py:make"].values()] == [1, 1]
     by_color = f"python:{photos / 'mine.py'}:by_color"

@@ -197,5 +197,7 @@ def test_mistakes_are_named(tmp_path: Path, wrong: str, message: str) -> None:
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="'pears'; there are accuracy_colored_mnist, "):
+    with pytest.raises(ConfigError, match=r"'pears'; did you mean pairs\? There are accuracy_colored_mnist, "):
         load_reproduction("pears")
+    with pytest.raises(ConfigError, match="'42'; there are accuracy_colored_mnist, "):
+        load_reproduction("42")
