@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["check_reach", "global_norm", "reaches_all", "set_gradients", "widest"]
+__all__ = ["check_cleared", "check_reach", "global_norm", "reaches_all", "set_gradients", "widest"]
 
 
 def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
@@ -53,6 +53,16 @@ def check_reach(
         raise RuntimeError(
             "the corrective loss reaches the head alone: its features arrive detached. Let the model compute "
             "them with gradients, or leave the backbone's parameters out of the optimizer."
+        )
+
+
+def check_cleared(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
+    """Refuse an optimizer that has kept the gradients of `parameters`."""
+    if any(parameter.grad is not None for parameter in parameters):
+        raise RuntimeError(
+            f"{type(optimizer).__name__}.zero_grad left gradients behind, which would join those of the task: a "
+            f"wrapper that accumulates skips updates, the correction's too. Give Guidance the optimizer that is "
+            f"inside, e.g. optimizer.optimizer of Accelerate's."
         )
 
 

@@ -24,7 +24,6 @@ With many processes all of this is said of the *whole* batches, of which each pr
 
 from __future__ import annotations
 
-import inspect
 import math
 import weakref
 from collections.abc import Callable, Sequence
@@ -38,12 +37,12 @@ import ipg.rationale as rationales
 from ipg.collectives import Group, find_peers, unreduced
 from ipg.comparison import Comparison, compare, compiled, is_compiled
 from ipg.condition import TaskScale, task_scale
-from ipg.gradients import check_reach, global_norm, set_gradients, widest
+from ipg.gradients import check_cleared, check_reach, global_norm, set_gradients, widest
 from ipg.modes import Modes
 from ipg.pace import Every, FollowingPace, Pace
-from ipg.paired import DrawsPairs, Pairs, check_replicas, check_shard, gather_pairs
+from ipg.paired import DrawsPairs, Pairs, check_kind, check_replicas, check_shard, gather_pairs
 from ipg.records import Correction, Report, Spread, Terms, plain_report
-from ipg.settings import check_head, check_optimizer, check_settings, parse_margin, warn_of_others
+from ipg.settings import check_head, check_optimizer, check_settings, parse_margin, takes, warn_of_others
 from ipg.watch import CORRECTIVE, TASK, CollapseError, NonFiniteError, Watch, count_collapse, count_norm
 
 __all__ = [
@@ -121,6 +120,7 @@ class Guidance:
         )
         check_optimizer(optimizer)
         self.model, self.optimizer = model, optimizer
+        self._to_none = {"set_to_none": True} if takes(optimizer.zero_grad, "set_to_none") else {}
         self.alpha, self.tau, self.every, self.floor, self.strict = alpha, tau, every, floor, strict
         self.batch_norm, self.scaler, self.autocast = batch_norm, scaler, autocast
         self.distance, self.jitter, self.generator = distance, jitter, generator
@@ -216,11 +216,8 @@ class Guidance:
 
     def _begin(self, pairs: Pairs | DrawsPairs | None) -> None:
         """Refuse to begin without pairs to draw, and where gradients would be lost, or could not be had."""
-        if pairs is not None and not isinstance(pairs, Pairs) and not hasattr(pairs, "draw"):
-            raise TypeError(
-                f"pairs must be a batch, ipg.Pairs(first, second, label), or a sampler, ipg.PairSampler(pair_set, "
-                f"batch_size=32), got {type(pairs).__name__}"
-            )
+        if pairs is not None:
+            check_kind(pairs)
         if not torch.is_grad_enabled():
             raise RuntimeError(
                 "gradients are switched off here: guide outside of torch.no_grad() and torch.inference_mode()"
@@ -348,12 +345,7 @@ class Guidance:
         norm = global_norm([cast(Tensor, parameter.grad) for parameter in parameters])
         self._update()
         self._clear()
-        if any(parameter.grad is not None for parameter in parameters):
-            raise RuntimeError(
-                f"{type(self.optimizer).__name__}.zero_grad left gradients behind, which would join those of the task: "
-                f"a wrapper that accumulates skips updates, the correction's too. Give Guidance the optimizer that is "
-                f"inside, e.g. optimizer.optimizer of Accelerate's."
-            )
+        check_cleared(self.optimizer, parameters)
         torch.clear_autocast_cache()  # inside the caller's autocast the task batch would meet the weights of before
         self._run(_note_correction)(self._values, self.watch.counters, [term.detach() for term in terms], norm)
 
@@ -432,8 +424,7 @@ class Guidance:
 
     def _clear(self) -> None:
         """No gradients, not even zeros, whatever the optimizer's own habit."""
-        takes = "set_to_none" in inspect.signature(self.optimizer.zero_grad).parameters
-        self.optimizer.zero_grad(**({"set_to_none": True} if takes else {}))
+        self.optimizer.zero_grad(**self._to_none)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly, inside a cycle of `every` included; a `generator` is the caller's."""

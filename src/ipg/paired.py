@@ -12,7 +12,7 @@ from torch import Tensor
 from ipg.collectives import Peers, shard
 from ipg.gradients import global_norm
 
-__all__ = ["DrawsPairs", "Pairs", "check_replicas", "check_shard", "gather_pairs"]
+__all__ = ["DrawsPairs", "Pairs", "check_kind", "check_replicas", "check_shard", "gather_pairs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,15 @@ class DrawsPairs(Protocol):
     def draw(self) -> Pairs:
         """The next batch."""
         ...
+
+
+def check_kind(pairs: object) -> None:
+    """Raise a TypeError where `pairs` are neither a batch nor a source of batches."""
+    if not isinstance(pairs, Pairs) and not hasattr(pairs, "draw"):
+        raise TypeError(
+            f"pairs must be a batch, ipg.Pairs(first, second, label), or a sampler, ipg.PairSampler(pair_set, "
+            f"batch_size=32), got {type(pairs).__name__}"
+        )
 
 
 def gather_pairs(pairs: Pairs, embedded: Tensor, differ: Tensor, peers: Peers) -> tuple[Tensor, Tensor, Tensor]:

@@ -28,12 +28,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 from torch.nn.parameter import is_lazy
 
 __all__ = [
     "HeadNotFoundError",
     "HeadTap",
     "alignment",
+    "can_be_read",
     "disagreeing",
     "disagreement",
     "find_head",
@@ -147,11 +149,16 @@ def _last_linear(module: object) -> nn.Linear | None:
     return None
 
 
+def can_be_read(weight: Tensor) -> bool:
+    """Whether a weight has values, and this process all of them."""
+    return not (weight.is_meta or is_lazy(weight) or is_fake(weight) or hasattr(weight, "full_tensor"))
+
+
 @torch.no_grad()
 def _is_linear(head: nn.Linear) -> bool:
     """Whether a head with a `forward` of its own is linear, by what it makes of two vectors, if any can pass."""
     weight = head.weight
-    if weight.is_meta or is_lazy(weight) or hasattr(weight, "full_tensor"):
+    if not can_be_read(weight):
         return True
     x = torch.arange(2 * head.in_features, device=weight.device).sin().view(2, -1).to(weight.dtype)
     expected = nn.functional.linear(x, weight, head.bias)

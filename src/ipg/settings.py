@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import is_fake
-from torch.nn.parameter import is_lazy
 
-__all__ = ["check_head", "check_optimizer", "check_settings", "parse_margin", "warn_of_others"]
+from ipg.rationale import can_be_read
+
+__all__ = ["check_head", "check_optimizer", "check_settings", "parse_margin", "takes", "warn_of_others"]
 
 
 def check_settings(
@@ -46,11 +46,14 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
+def takes(function: Callable[..., object], name: str) -> bool:
+    """Whether `function` has a parameter of that name."""
+    return name in inspect.signature(function).parameters
+
+
 def check_head(head: nn.Linear) -> None:
     """Raise a ValueError where the head's weights are all zero; waits for the device."""
-    weight = head.weight
-    unknown = weight.is_meta or is_lazy(weight) or is_fake(weight) or hasattr(weight, "full_tensor")
-    if not unknown and not weight.any():  # unknown: not yet, or not to this process alone
+    if can_be_read(head.weight) and not head.weight.any():
         raise ValueError(
             "the head's weights are all zero, as some networks begin: so is every rationale, no correction moves "
             "anything, and neither does the task, whose steps are measured by corrections. Draw them anew first, e.g. "

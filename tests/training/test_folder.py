@@ -83,20 +83,20 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 PLACES = {"data": "shapes/photos.csv", "weights": "mine.pth", "pairs": "shapes", "start": "timm:resnet18@mine.pth"}
 
 
-def placed(folder: Path, settings: dict[str, str], spelt: Any) -> None:
-    """Begin a run in the folder `project`, and take it up again from here with its files spelt otherwise."""
+def placed(folder: Path, settings: dict[str, str], spelt: Any) -> dict[str, Any] | None:
+    """Begin a run in the folder `project`, and take it up again from here with its files spelt otherwise: its state."""
     home = RunFolder(folder.parent / "runs")
     with home.claim(changed("config", **settings), {"origin": {"started_in": str(folder.parent / "project")}}):
         home.save({"step": 3}, [{"epoch": 1}])
     with home.claim(changed("config", **spelt), ORIGIN):
-        assert home.load() == {"step": 3}
+        return home.load()
 
 
 @pytest.mark.parametrize("start", ["../project/", "{}/project/", "../other/../project/./"])
 def test_files_may_be_spelt_otherwise_when_a_run_goes_on(elsewhere: Path, start: str) -> None:
     before = start.format(elsewhere.parent)
     spelt = {name: before + file for name, file in PLACES.items()} | {"start": f"timm:resnet18@{before}mine.pth"}
-    placed(elsewhere, PLACES, spelt)
+    assert placed(elsewhere, PLACES, spelt) == {"step": 3}
 
 
 @pytest.mark.parametrize(
