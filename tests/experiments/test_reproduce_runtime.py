@@ -44,14 +44,15 @@ def test_cost_is_that_over_erm_run_alike(small: Path, apart: dict[str, Any]) -> 
     assert priced.values("cost") == [1.0, 1.0]  # each beside itself
 
 
-def test_trials_that_began_a_process_have_no_cost(small: Path) -> None:
+@pytest.mark.parametrize("apart", [{"preparing_seconds": 1.01}, {"first": True}, {"collapse": "all on one point"}])
+def test_trials_that_began_a_process_or_broke_off_have_no_cost(small: Path, apart: dict[str, Any]) -> None:
     (file,) = Path(reproduce_plan.__file__).with_name("reproductions").glob("*-runtime.toml")
     plain = reproduce_plan.read_reproduction(file, "runtime").cells[0]
     rows = [
         row(trial, 0.1, seconds=seconds) for trial, seconds in zip(plain.trials[:3], (60.0, 11.0, 13.0), strict=True)
     ]
-    for line, preparing in zip(rows, (40.0, 1.0, 1.0), strict=True):
-        line["preparing_seconds"] = preparing
+    rows[1]["preparing_seconds"] = rows[2]["preparing_seconds"] = 1.0
+    rows[0] |= apart
     (priced,) = with_cost([Measured(plain, tuple(rows))])
     assert priced.values("cost") == [10 / 11, 12 / 11]  # the median of 10 and 12 is 11
 

@@ -43,9 +43,9 @@ def rivals(project: Path) -> Path:
     file = project / "studies" / "colored_mnist_unified.toml"
     file.write_text(RIVALS, encoding="utf-8")
     trials = load_study(file).trials
-    values = ((0.2, 10.0), (0.3, 14.0), (0.6, 30.0), (0.7, 30.0), None, None, (0.75, 15.0), (0.71, 17.0))
+    values = ((0.2, 9.0), (0.3, 13.0), (0.6, 29.0), (0.7, 29.0), None, None, (0.75, 14.0), (0.71, 16.0))
     rows = [
-        row(trial, value[0], seconds=value[1]) | {"preparing_seconds": 2.0}
+        row(trial, value[0], seconds=value[1]) | {"preparing_seconds": 1.0}
         for trial, value in zip(trials, values, strict=True)
         if value is not None
     ]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from ipg.experiments import runner, workers
+from ipg.experiments import attempt, runner, workers
 from ipg.experiments.arms import is_timed
 from ipg.experiments.attempt import Job
 from ipg.experiments.runner import Tally, read_rows, run_study
@@ -69,6 +69,20 @@ def test_a_row_says_that_others_were_at_work_on_its_gpu(
     (row,) = read_rows(tmp_path / "trials.jsonl")
     assert row.get("sharing") == said
     assert ended.row == row
+
+
+@pytest.mark.parametrize(("device", "said"), [("cuda", [True, None, None]), ("cpu", [None, None, None])])
+def test_a_row_says_that_its_process_had_a_gpu_to_make_ready(
+    monkeypatch: pytest.MonkeyPatch, stubs: Any, notes: Path, tmp_path: Path, device: str, said: list[bool | None]
+) -> None:
+    """Which takes longer than training does, and has no part in what a method costs."""
+    monkeypatch.setattr("ipg.training.device.resolve_device", lambda name: torch.device(device))
+    monkeypatch.setattr("ipg.training.memory.memory_of_others", lambda found: 0)
+    monkeypatch.setattr(attempt, "_BEGUN", set())
+    job = Job({"stub": Store(tmp_path)}, "test", stubs.quick)
+    for trial in stubs.study(3).trials:
+        job.attempt(trial.on("cpu", data_path=str(notes)), lambda share: None)
+    assert [row.get("first") for row in read_rows(tmp_path / "trials.jsonl")] == said
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

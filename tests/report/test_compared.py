@@ -148,6 +148,19 @@ def test_times_are_those_of_trials_that_had_their_gpu_to_themselves(plain: Metho
     assert (times.mean, times.count) == (3, 1)
 
 
+def test_times_are_those_of_trials_that_did_not_begin_a_process_where_there_are_others(
+    plain: MethodRows, guided: MethodRows
+) -> None:
+    plain.rows[0]["first"] = plain.rows[1]["first"] = True
+    times = make(guided, plain).times(guided)
+    assert times is not None
+    assert (times.mean, times.count) == (3, 1)
+    plain.rows[2]["first"] = True
+    times = make(guided, plain).times(guided)
+    assert times is not None
+    assert (times.mean, times.count) == (2, 3)  # better than none
+
+
 def test_seeds_that_one_method_lacks_are_left_out_of_differences(plain: MethodRows) -> None:
     half = method("ipg", {1: row(0.9, 0.9)}, failures={0: "died", 2: "died"})
     found = make(plain, half)

@@ -26,11 +26,14 @@ from ipg.experiments.study import ADDED, ELSEWHERE, ON_PAIRS, Study, Trial, own_
 from ipg.restarts import rate_after
 
 __all__ = [
-    "Arm", "Figure", "Spread", "arms_of", "broke_off", "collapsed", "figure_of", "published", "run_of", "same_run",
-    "spread", "unmeasured", "went_wrong",
+    "Arm", "Figure", "Spread", "arms_of", "broke_off", "collapsed", "figure_of", "is_timed", "published", "run_of",
+    "same_run", "spread", "training_seconds", "unmeasured", "went_wrong",
 ]  # fmt: skip
 
 Row = Mapping[str, Any]
+
+COLD_SECONDS = 1.0
+"""Of preparing, above which a trial is taken for the first of its kind in a process."""
 
 SUITED = ("mnist_cnn", "small_cnn")
 """The networks that a trial may come to which names none."""
@@ -104,6 +107,18 @@ class Arm:
 def is_timed(row: Row) -> bool:
     """Whether the row's seconds are those of its own training: no other process was at work on its GPU."""
     return int(row.get("sharing", 1)) == 1 and not row.get("others", False)
+
+
+def training_seconds(row: Row) -> float | None:
+    """Seconds of training, compiling and capturing apart, where they tell what a method costs; else None.
+
+    They do not where another process was at work on the GPU, where training broke off, and where the trial was the
+    first of its data in a process, which loads libraries and tries algorithms besides. Rows from before that was noted
+    are known by how long they were prepared.
+    """
+    preparing = float(row.get("preparing_seconds") or 0.0)
+    cold = row.get("first", False) or preparing > COLD_SECONDS
+    return None if cold or broke_off(row) or not is_timed(row) else float(row["seconds"]) - preparing
 
 
 def went_wrong(row: Row) -> bool:

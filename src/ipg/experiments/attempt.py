@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Ended", "Job", "RunTrial", "Tell", "in_a_line"]
 
+_BEGUN: set[str] = set()
+"""The data that this process has begun a trial on, on a GPU."""
+
 Tell = Callable[[float], None]
 """Is told which share of a trial is done."""
 
@@ -72,12 +75,13 @@ class Job:
                 return Ended(trial.key, "done")
             folder = store.run_folder(trial.key)
             try:
+                first = self._is_first(trial)
                 before = self._is_beside_others(trial)
                 row = self.run(trial, metrics_split=self.metrics_split, folder=folder, tell=tell)
                 others = before or self._is_beside_others(trial)
             except Exception as error:
                 return self.failed(trial, traceback.format_exc(), in_a_line(error))
-            store.finish(row := {**row, **self.company(others=others)})
+            store.finish(row := {**row, **self.company(others=others), **first})
         return Ended(trial.key, "done", row)
 
     def _is_beside_others(self, trial: Trial) -> bool:
@@ -86,6 +90,16 @@ class Job:
         from ipg.training.memory import memory_of_others
 
         return self.sharing == 1 and memory_of_others(resolve_device(trial.config.device)) > 0
+
+    @staticmethod
+    def _is_first(trial: Trial) -> dict[str, bool]:
+        """What a row says where its trial is the first of its data in this process, which has a GPU to make ready."""
+        from ipg.training.device import resolve_device
+
+        if resolve_device(trial.config.device).type == "cpu" or trial.dataset in _BEGUN:
+            return {}
+        _BEGUN.add(trial.dataset)
+        return {"first": True}
 
     def company(self, *, others: bool) -> dict[str, Any]:
         """Who else was at work on the GPU, of whom the seconds of a row tell, too."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipg.evaluation.spread import Paired, Spread, paired, spread
-from ipg.experiments.arms import broke_off, collapsed, is_timed, unmeasured
+from ipg.experiments.arms import broke_off, collapsed, is_timed, training_seconds, unmeasured
 from ipg.experiments.compare import Facts
 from ipg.report.views import number
 from ipg.words import number_of
@@ -115,20 +115,22 @@ class Comparison:
         return bool(common) and all(method.rows[s][answers] == self.reference.rows[s][answers] for s in common)
 
     def times(self, method: MethodRows) -> Spread | None:
-        """How many times as long as plain training it took with the same seed; None without that."""
-        plain = {
-            seed: row
-            for each in self.methods
-            if each.method == PLAIN
-            for seed, row in each.rows.items()
-            if is_timed(row)
-        }
-        ratios = [
-            row["seconds"] / plain[seed]["seconds"]
-            for seed, row in method.rows.items()
-            if seed in plain and is_timed(row)
-        ]
-        return spread(ratios) if ratios else None
+        """How many times as long as plain training it took with the same seed; None without that.
+
+        Where trials are warm (see `training_seconds`) those count alone: the first of a process takes longer.
+        """
+        plain = next((each.rows for each in self.methods if each.method == PLAIN), {})
+        both = [(row, plain[seed]) for seed, row in method.rows.items() if seed in plain]
+        for seconds in (training_seconds, _taken):
+            found = [(seconds(mine), seconds(theirs)) for mine, theirs in both]
+            if ratios := [mine / theirs for mine, theirs in found if mine is not None and theirs]:
+                return spread(ratios)
+        return None
+
+
+def _taken(row: Row) -> float | None:
+    """All seconds of a trial that had its GPU to itself."""
+    return float(row["seconds"]) if is_timed(row) else None
 
 
 def series_of(methods: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ipg.experiments.arms import is_timed
+from ipg.experiments.arms import training_seconds
 from ipg.experiments.reproduce.rows import Measured
 from ipg.experiments.store import read_rows
 from ipg.experiments.tables.text import markdown, short
@@ -19,18 +19,17 @@ __all__ = ["step_table", "with_cost"]
 def with_cost(measured: Sequence[Measured]) -> list[Measured]:
     """The same with the metric `cost`: seconds over the median seconds of ERM run alike (see `_alike`).
 
-    Compiling and capturing are left out, and trials that had much of either have no cost: they began a process, which
-    loads libraries and tries algorithms besides. Nor have those that shared their GPU.
+    Of trials whose seconds tell of more than training (see `training_seconds`) it is None.
     """
     plain: dict[tuple[Any, ...], list[float]] = {}
     for found in measured:
         for row in found.rows:
-            if row["method"] == "erm" and _counts(row):
-                plain.setdefault(_alike(row), []).append(_trained(row))
+            if row["method"] == "erm" and (seconds := training_seconds(row)) is not None:
+                plain.setdefault(_alike(row), []).append(seconds)
 
     def priced(row: Mapping[str, Any]) -> dict[str, Any]:
-        known = plain.get(_alike(row))
-        cost = _trained(row) / statistics.median(known) if known and _counts(row) else None
+        known, seconds = plain.get(_alike(row)), training_seconds(row)
+        cost = seconds / statistics.median(known) if known and seconds is not None else None
         return {**row, "metrics": {**row["metrics"], "cost": cost}}
 
     return [replace(found, rows=tuple(priced(row) for row in found.rows)) for found in measured]
@@ -42,20 +41,6 @@ def _alike(row: Mapping[str, Any]) -> tuple[Any, ...]:
     Some evaluate the split that they report after every epoch, others leave gaps in its curve.
     """
     return row["hardware"], row["dataset"], row["config"].get("engine"), None in row.get("curve", ())
-
-
-COLD_SECONDS = 3.0
-"""Of preparing, above which a trial was the first of its kind in a process."""
-
-
-def _counts(row: Mapping[str, Any]) -> bool:
-    """Whether a trial's seconds tell what it costs: it had the GPU to itself, and did not begin a process."""
-    return is_timed(row) and float(row.get("preparing_seconds") or 0.0) <= COLD_SECONDS
-
-
-def _trained(row: Mapping[str, Any]) -> float:
-    """Seconds of a trial without those of preparing its step."""
-    return float(row["seconds"]) - float(row.get("preparing_seconds") or 0.0)
 
 
 STEPS = ("steps", "gpu", "pretrained")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ipg.experiments.arms import Arm, Figure, Row, figure_of, is_timed
+from ipg.experiments.arms import Arm, Figure, Row, figure_of, training_seconds
 from ipg.experiments.tables.rows import Measured
 from ipg.experiments.tables.short import beside
 from ipg.experiments.tables.text import (
@@ -124,7 +124,7 @@ def _times(arm: Arm, plain: Sequence[Arm]) -> str:
     if not plain:
         return NONE
     mine, theirs = (
-        [row["seconds"] - row.get("preparing_seconds", 0.0) for row in rows if is_timed(row)]
+        [seconds for row in rows if (seconds := training_seconds(row)) is not None]
         for rows in (arm.rows, plain[0].rows)
     )
     if min(len(mine), len(theirs)) < TIMED or statistics.median(theirs) <= 0:

@@ -90,8 +90,9 @@ def _misshapen(row: Row) -> str | None:
     for name in ("seconds", "preparing_seconds", "sharing"):
         if not _is_number(row.get(name, 1)):
             return name
-    if not isinstance(row.get("others", True), bool):
-        return "others"
+    for name in ("others", "first"):
+        if not isinstance(row.get(name, True), bool):
+            return name
     quoted = dict.fromkeys(("python", "torch")) | row["versions"]
     if not all(isinstance(version, str) for version in quoted.values()):
         return "versions"
