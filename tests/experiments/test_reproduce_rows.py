@@ -36,6 +36,19 @@ def test_rows_of_any_study_count_where_they_tell_of_the_same_run(small: Path) ->
     assert any("there is no MNIST" in why for why in left.obstacles.values())
 
 
+def test_of_the_same_run_made_twice_the_earliest_counts(small: Path) -> None:
+    """Whatever its study is called: a figure does not change for the better when a run is made again."""
+    found = load_reproduction("small")
+    one = found.cells[0].trials[0]
+    rows = [
+        row(one, 0.73, study="again", key="k1", date="2026-11-17T23:00:00+00:00"),
+        row(one, 0.67, study="before", key="k2", date="2026-11-15T09:00:00+00:00"),
+    ]
+    keep(small / "results", "again", rows[:1])
+    keep(small / "results", "before", rows[1:])
+    assert measure(found, all_rows(small / "results"))[0].values("average") == [0.67]
+
+
 def test_rows_of_other_studies_do_not_count_for_what_stands_alone(small: Path) -> None:
     text = SMALL.replace("seeds = 2\n[[arm]]", "seeds = 2\nalone = true\n[[arm]]")
     (small / "reproductions" / "01-small.toml").write_text(text, encoding="utf-8")

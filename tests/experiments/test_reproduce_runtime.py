@@ -9,6 +9,7 @@ import pytest
 from experiments.reproduction_rows import row
 
 from ipg.experiments.reproduce import plan as reproduce_plan
+from ipg.experiments.reproduce.figures import drawings_of
 from ipg.experiments.reproduce.rows import Measured, measure
 from ipg.experiments.reproduce.runtime import step_table, with_cost
 
@@ -66,3 +67,27 @@ def test_trials_that_shared_a_gpu_have_no_cost(small: Path) -> None:
     rows[0]["sharing"] = 4
     (priced,) = with_cost([Measured(plain, tuple(rows))])
     assert priced.values("cost") == [10 / 11, 12 / 11]
+
+
+def test_robustness_is_drawn_over_its_cost() -> None:
+    """Settings without a time, here every one but two, are not in it."""
+    sparse = reproduce_plan.load_reproduction("sparse")
+    plain, full = (next(c for c in sparse.cells if c.name == name) for name in ("ERM", "every 1, the full method"))
+    rows = [row(plain.trials[0], 0.2, seconds=4.0), row(full.trials[0], 0.8, seconds=10.0)]
+    drawings = drawings_of(sparse, with_cost(measure(sparse, rows)))
+    assert list(drawings) == ["sparse-colored_mnist"]
+    assert drawings["sparse-colored_mnist"].alt == (
+        "Worst group on ColoredMNIST over time beside that of plain training: ERM 10.0 % at 1.00 times; "
+        "every 1, the full method 70.0 % at 2.50 times"
+    )
+
+
+def test_photographs_are_drawn_by_what_keeps_their_epochs() -> None:
+    """The worst group; ColoredMNIST, whose last epoch is kept, by the first metric."""
+    found = reproduce_plan.load_reproduction("every_alpha")
+    first = {cell.dataset: cell for cell in reversed(found.cells)}
+    rows = [row(cell.trials[0], 0.8) for cell in first.values()]
+    drawings = drawings_of(found, measure(found, rows))
+    seen = {stem.removeprefix("every_alpha-"): drawing.alt for stem, drawing in drawings.items()}
+    assert seen["waterbirds100"].startswith("Grid of worst group on Waterbirds-100")
+    assert seen["colored_mnist"].startswith("Grid of accuracy on ColoredMNIST")

@@ -20,6 +20,7 @@ from ipg.methods import method_class
 from ipg.methods.space import LogUniform
 from ipg.report.figures.bands import Band, bands_data, draw_bands
 from ipg.report.figures.boxes import Boxes, boxes_data, draw_boxes
+from ipg.report.figures.costs import Cost, Costs, draw_costs
 from ipg.report.figures.grid import Grid, GridCell, draw_grid, grid_data
 from ipg.report.figures.search import Worth, draw_worth
 from ipg.words import listed, number_of
@@ -53,7 +54,7 @@ def drawings_of(reproduction: Reproduction, measured: Sequence[Measured]) -> dic
         return _curves(reproduction, [row for entry in measured for row in entry.rows])
     if reproduction.figure is None:
         return {}
-    draw = {"boxes": _boxes, "grid": _grid}[reproduction.figure]
+    draw = {"boxes": _boxes, "costs": _costs, "grid": _grid}[reproduction.figure]
     found = {}
     for dataset in dict.fromkeys(entry.cell.dataset for entry in measured):
         own = [
@@ -67,9 +68,11 @@ def drawings_of(reproduction: Reproduction, measured: Sequence[Measured]) -> dic
 
 
 def _metric(reproduction: Reproduction, cells: Sequence[Measured]) -> str:
-    """The metric that the paper gives for these cells, else the first of the reproduction."""
+    """The metric that the paper gives for these cells, else the one that keeps their epochs, else the first."""
     quoted = [metric for metric in reproduction.metrics if any(metric in entry.cell.figures for entry in cells)]
-    return quoted[0] if quoted else reproduction.metrics[0]
+    kept = {trial.config.selection for entry in cells for trial in entry.cell.trials}
+    keeping = [metric for metric in reproduction.metrics if kept == {metric}]
+    return [*quoted, *keeping, *reproduction.metrics][0]
 
 
 def _detail(reproduction: Reproduction, dataset: str, metric: str, cells: Sequence[Measured]) -> str:
@@ -111,6 +114,22 @@ def _seen_boxes(data: Boxes) -> str:
         ]
         seen.append(f"{series.name}, median {listed(medians)} {data.across}")
     return "; ".join([*seen, *(["the paper's means beside them as diamonds"] if any(data.published) else [])])
+
+
+def _costs(reproduction: Reproduction, dataset: str, cells: Sequence[Measured]) -> Drawing:
+    """The worst group over what it costs; settings whose time is not known are left out."""
+    found = []
+    for entry in cells:
+        worth, time = entry.spread("worst_group"), entry.spread("cost")
+        if worth is not None and time is not None:
+            found.append(Cost(entry.cell.name, worth, time))
+    detail = _detail(reproduction, dataset, "worst_group", cells)
+    counts = {cost.worth.count for cost in found}
+    told = f" in %, {_over_seeds(counts)}" if counts else ""
+    data = Costs(reproduction.title, tuple(found), detail + told)
+    seen = [f"{cost.name} {100 * cost.worth.mean:.1f} % at {cost.time.mean:.2f} times" for cost in found]
+    alt = f"{METRICS['worst_group'].capitalize()} on {title_of(dataset)} over time beside that of plain training: "
+    return Drawing(draw_costs(data), alt + "; ".join(seen))
 
 
 def _grid(reproduction: Reproduction, dataset: str, cells: Sequence[Measured]) -> Drawing:

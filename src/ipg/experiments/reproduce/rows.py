@@ -66,7 +66,7 @@ def all_rows(results: Path, kind: str | None = None) -> list[Row]:
 
 
 def measure(reproduction: Reproduction, rows: Iterable[Row]) -> list[Measured]:
-    """Every cell with its rows. Of several rows of one run the first counts."""
+    """Every cell with its rows. Of several rows of one run the earliest counts: no later one can better a figure."""
     known = _Known(reproduction, rows)
     found = []
     for cell in reproduction.cells:
@@ -80,12 +80,12 @@ class _Known:
 
     def __init__(self, reproduction: Reproduction, rows: Iterable[Row]) -> None:
         self._rows: dict[tuple[str, int], list[Row]] = {}
-        for row in rows:
+        for row in sorted(rows, key=lambda row: str(row.get("date", ""))):
             if not reproduction.alone or row["study"] == reproduction.name:
                 self._rows.setdefault((row["dataset"], row["seed"]), []).append(row)
 
     def row_of(self, trial: Trial) -> Row | None:
-        """The first row of the same run."""
+        """The earliest row of the same run."""
         rows = self._rows.get((trial.dataset, trial.seed), ())
         return next((row for row in rows if same_run(row, trial)), None)
 

@@ -1,0 +1,96 @@
+"""What methods reach against what they cost: accuracy over time, a point a setting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from ipg.evaluation.spread import Spread
+from ipg.report.figures.drawing import (
+    INK,
+    MARKERS,
+    MUTED,
+    SERIES,
+    TRACK,
+    canvas,
+    draw_title,
+    fit,
+    style,
+    title_room,
+    to_svg,
+)
+
+__all__ = ["Cost", "Costs", "draw_costs"]
+
+ACROSS = "time over that of plain training"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One setting: what it reaches, as a share, and its time over that of plain training."""
+
+    name: str
+    worth: Spread
+    time: Spread
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Settings to be weighed against each other, plain training first."""
+
+    about: str
+    points: tuple[Cost, ...]
+    detail: str = ""
+    """A line beneath the title."""
+
+
+def draw_costs(data: Costs, *, name: str = "costs", width: int = 520, height: int = 300) -> str:
+    """A marker a setting, with a line for its standard deviation either way. Empty without settings."""
+    if not data.points:
+        return ""
+    slots = _slots(data.points)
+    with style():
+        head = title_room(data.detail)
+        top, left, right, bottom = head + 12 + 22 * len(data.points), 58, 12, 48  # pixels
+        height += top
+        figure, ground = canvas(width, height)
+        draw_title(ground, data.about, data.detail, width)
+        axes = figure.add_axes(
+            (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
+        )
+        axes.axvline(1.0, color=MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
+        for i, (point, slot) in enumerate(zip(data.points, slots, strict=True)):
+            y = head + 15 + 22 * i
+            ground.plot([8], [y], marker=MARKERS[slot], color=SERIES[slot], markersize=8)
+            ground.text(24, y + 4, fit(point.name, width - 24, 12), color=INK, fontsize=12)
+            axes.errorbar(
+                [point.time.mean], [point.worth.mean], xerr=_whisker(point.time), yerr=_whisker(point.worth),
+                marker=MARKERS[slot], markersize=9, color=SERIES[slot], elinewidth=1.5, capsize=3, zorder=3,
+            )  # fmt: skip
+        axes.set_xlim(0.9, max(1.5, 1.05 * max(point.time.mean for point in data.points)))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.4g}\N{NO-BREAK SPACE}×"))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g}\N{NO-BREAK SPACE}%"))
+        axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]), top=min(1.02, axes.get_ylim()[1]))
+        ground.text((left + width - right) / 2, height - 13, ACROSS, color=MUTED, fontsize=12, ha="center")
+        axes.tick_params(length=0, labelsize=12, labelcolor=MUTED, pad=8)
+        axes.grid(color=TRACK, linewidth=1)
+        axes.set_axisbelow(True)
+        axes.patch.set_visible(False)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        spoken = "; ".join(f"{p.name}: {100 * p.worth.mean:.1f} % at {p.time.mean:.2f} times" for p in data.points)
+        return to_svg(figure, name, f"{data.about}. {spoken}.")
+
+
+def _slots(points: Sequence[Cost]) -> list[str]:
+    """A colour and a marker for each: the first is plain training's; after eight they come again."""
+    known = list(SERIES)
+    return [known[i % len(known)] for i in range(len(points))]
+
+
+def _whisker(found: Spread) -> list[float] | None:
+    return None if found.deviation is None else [found.deviation]
