@@ -53,6 +53,11 @@ _HEAD_NAMES = ("fc", "classifier", "head", "heads")
 """Where torchvision, timm and Hugging Face models keep their classifier."""
 
 
+MOST_DIFFERENCES = 2**26
+"""Numbers that the differences between rationales may be at most where all are held at once: 256 MB in single
+precision, those of 128 pairs with 2,048 features."""
+
+
 class HeadNotFoundError(ValueError):
     """A model in which no linear head could be found, or a wrong one; the message says what to pass instead."""
 
@@ -270,13 +275,44 @@ def pairwise_distances(embedded: Tensor) -> Tensor:
 
     The matrix-product form of `cdist` loses small distances to cancellation (0.0153 for a true 0.0045), and
     `sqrt(sum of squares)` has no gradient at 0; this form has neither fault. Compiled, the differences are never in
-    memory, forward or backward; as written, the backward pass of `cdist` needs a temporary of n² D numbers.
+    memory, forward or backward; as written, the backward pass of `cdist` holds all of them at once on a GPU, and where
+    they are more than `MOST_DIFFERENCES` ours takes its place, which makes none.
     """
     if torch.compiler.is_compiling():
         differences = embedded.unsqueeze(-2) - embedded.unsqueeze(-3)  # (…, n, n, D), fused away
         distances: Tensor = torch.linalg.vector_norm(differences, dim=-1)
         return distances
+    if embedded.is_cuda and embedded.numel() * embedded.shape[-2] > MOST_DIFFERENCES:
+        many: Tensor = _ManyDistances.apply(embedded)
+        return many
+    return _cdist(embedded)
+
+
+def _cdist(embedded: Tensor) -> Tensor:
     return torch.cdist(embedded, embedded, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+class _ManyDistances(torch.autograd.Function):
+    """`cdist` whose gradient, `∂/∂x_i = Σ_j w_ij (x_i − x_j)` with `w_ij = (g_ij + g_ji) / d_ij`, is a matrix product.
+
+    In double precision, which leaves small differences of large numbers alone, and which neither TF32 nor autocast
+    rounds. At distance 0, where there is no gradient, it is 0, as that of `cdist` is.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, embedded: Tensor) -> Tensor:
+        distances = _cdist(embedded)
+        ctx.save_for_backward(embedded, distances)
+        return distances
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        embedded, distances = (saved.double() for saved in ctx.saved_tensors)
+        both = gradient.double() + gradient.double().mT
+        weights = torch.where(distances > 0, both / distances, 0.0)  # (…, n, n)
+        pulled: Tensor = weights.sum(dim=-1, keepdim=True) * embedded - weights @ embedded
+        return pulled.to(gradient.dtype)
 
 
 def uniformity(distances: Tensor, different: Tensor, margin: Tensor | float) -> Tensor:

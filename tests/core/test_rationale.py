@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import ipg
+import ipg.rationale as rationales
 from ipg.rationale import (
     HeadNotFoundError,
     HeadTap,
@@ -331,6 +332,33 @@ def test_uniformity_of_labels_that_all_differ_by_hand() -> None:
     assert uniformity(distances, different, 2.0).item() == pytest.approx(4 / 18)
     # margin 2.5 adds 0.5 for the couple (1, 3) and lifts the first to 1.5
     assert uniformity(distances, different, 2.5).item() == pytest.approx(4 * (1.5 + 0.5) / 18)
+
+
+def test_gradients_of_many_distances_are_those_of_few() -> None:
+    """Of single precision, too, and far from the origin, against the naive form in double precision."""
+    near = torch.randn(2, 7, 3) / 1024
+    near[1, 4] = near[1, 2]  # one point, where there is no gradient
+    pull = torch.randn(2, 7, 7)  # not symmetric
+    for points in (near.double(), 3 + near):
+        points.requires_grad_()
+        exact = points.detach().double().requires_grad_()
+        distances = rationales._ManyDistances.apply(points)
+        assert torch.equal(distances, pairwise_distances(points))
+        (many,) = torch.autograd.grad((distances * pull).sum(), points)
+        (few,) = torch.autograd.grad((pairwise_distances(exact) * pull).sum(), exact)
+        close = 1e-12 if points.dtype == torch.float64 else 1e-5
+        torch.testing.assert_close(many.double(), few, atol=close, rtol=close)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_the_differences_of_many_pairs_are_never_all_in_memory() -> None:
+    """Those of `cdist` would be 2.1 GB."""
+    n, width = 512, 1024
+    points = torch.randn(2, n, width, device="cuda", requires_grad=True)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    pairwise_distances(points).sum().backward()
+    assert torch.cuda.max_memory_allocated() - before < 2**28
 
 
 def test_small_distances_survive_cancellation() -> None:
