@@ -72,13 +72,13 @@ def test_trials_that_shared_a_gpu_have_no_cost(small: Path) -> None:
 def test_robustness_is_drawn_over_its_cost() -> None:
     """Settings without a time, here every one but two, are not in it."""
     sparse = reproduce_plan.load_reproduction("sparse")
-    plain, full = (next(c for c in sparse.cells if c.name == name) for name in ("ERM", "every 1, the full method"))
+    plain, full = (next(c for c in sparse.cells if c.name == name) for name in ("ERM", "every 1, pair batch 32"))
     rows = [row(plain.trials[0], 0.2, seconds=4.0), row(full.trials[0], 0.8, seconds=10.0)]
     drawings = drawings_of(sparse, with_cost(measure(sparse, rows)))
     assert list(drawings) == ["sparse-colored_mnist"]
     assert drawings["sparse-colored_mnist"].alt == (
         "Worst group on ColoredMNIST over time beside that of plain training: ERM 10.0 % at 1.00 times; "
-        "every 1, the full method 70.0 % at 2.50 times"
+        "every 1, pair batch 32 70.0 % at 2.50 times"
     )
 
 
