@@ -6,9 +6,12 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 from ipg.training import loop
 
 
+@pytest.mark.slow
 def test_three_runs_a_table_and_a_page_and_at_once_the_second_time(ipg, tmp_path: Path) -> None:
     done = ipg("demo", "--epochs", "1")
     assert done.code == 0, done
