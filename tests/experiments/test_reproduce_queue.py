@@ -96,6 +96,7 @@ def stub(files: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
     """In the place of all training."""
     made = Stub()
     monkeypatch.setattr(reproduce_queue, "run_trial", made)
+    monkeypatch.setattr(reproduce_queue, "run_timed", made)
     monkeypatch.setattr(
         "ipg.experiments.reproduce.dynamics.run_dynamics", lambda trial, **given: made(trial, kind="dynamics", **given)
     )

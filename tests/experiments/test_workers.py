@@ -78,7 +78,7 @@ def test_a_row_says_that_its_process_had_a_gpu_to_make_ready(
     """Which takes longer than training does, and has no part in what a method costs."""
     monkeypatch.setattr("ipg.training.device.resolve_device", lambda name: torch.device(device))
     monkeypatch.setattr("ipg.training.memory.memory_of_others", lambda found: 0)
-    monkeypatch.setattr(attempt, "_BEGUN", set())
+    monkeypatch.setattr(attempt, "_READY", set())
     job = Job({"stub": Store(tmp_path)}, "test", stubs.quick)
     for trial in stubs.study(3).trials:
         job.attempt(trial.on("cpu", data_path=str(notes)), lambda share: None)

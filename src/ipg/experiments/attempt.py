@@ -13,10 +13,10 @@ from ipg.experiments.store import Store
 if TYPE_CHECKING:
     from ipg.experiments.study import Trial
 
-__all__ = ["Ended", "Job", "RunTrial", "Tell", "in_a_line"]
+__all__ = ["Ended", "Job", "RunTrial", "Tell", "in_a_line", "was_made_ready"]
 
-_BEGUN: set[str] = set()
-"""The data that this process has begun a trial on, on a GPU."""
+_READY: set[str] = set()
+"""The data that this process has trained on before, on a GPU."""
 
 Tell = Callable[[float], None]
 """Is told which share of a trial is done."""
@@ -28,6 +28,11 @@ class RunTrial(Protocol):
     def __call__(self, trial: Trial, *, metrics_split: str, folder: Path | None, tell: Tell | None) -> dict[str, Any]:
         """The row; `folder` is None where the run is not to be kept."""
         ...
+
+
+def was_made_ready(dataset: str) -> None:
+    """This process has trained on the data."""
+    _READY.add(dataset)
 
 
 @dataclass(frozen=True)
@@ -75,13 +80,12 @@ class Job:
                 return Ended(trial.key, "done")
             folder = store.run_folder(trial.key)
             try:
-                first = self._is_first(trial)
                 before = self._is_beside_others(trial)
                 row = self.run(trial, metrics_split=self.metrics_split, folder=folder, tell=tell)
                 others = before or self._is_beside_others(trial)
             except Exception as error:
                 return self.failed(trial, traceback.format_exc(), in_a_line(error))
-            store.finish(row := {**row, **self.company(others=others), **first})
+            store.finish(row := {**row, **self.company(others=others), **self._place(trial)})
         return Ended(trial.key, "done", row)
 
     def _is_beside_others(self, trial: Trial) -> bool:
@@ -92,13 +96,13 @@ class Job:
         return self.sharing == 1 and memory_of_others(resolve_device(trial.config.device)) > 0
 
     @staticmethod
-    def _is_first(trial: Trial) -> dict[str, bool]:
-        """What a row says where its trial is the first of its data in this process, which has a GPU to make ready."""
+    def _place(trial: Trial) -> dict[str, bool]:
+        """What a row says where its trial was the first of its data in this process, which had a GPU to make ready."""
         from ipg.training.device import resolve_device
 
-        if resolve_device(trial.config.device).type == "cpu" or trial.dataset in _BEGUN:
+        if resolve_device(trial.config.device).type == "cpu" or trial.dataset in _READY:
             return {}
-        _BEGUN.add(trial.dataset)
+        was_made_ready(trial.dataset)
         return {"first": True}
 
     def company(self, *, others: bool) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ipg.experiments.reproduce.plan import Reproduction
 from ipg.experiments.reproduce.rows import Measured, all_rows, measure, missing
 from ipg.experiments.runner import run_study
 from ipg.experiments.study import Study, Trial
+from ipg.experiments.timed import run_timed
 from ipg.experiments.trial import run_trial
 from ipg.experiments.workers import suitable_workers
 from ipg.words import listed, number_of
@@ -167,7 +168,7 @@ def _work_off(entries: Sequence[_Entry], place: Place, limit: float | None) -> t
         workers=_workers(place) if alone else place.workers,
         cluster=place.cluster,
         limit=limit,
-        run=_run_of(kind),
+        run=_run_of(kind, alone=alone),
         console=place.console,
     )
     return tally.failures, limit is not None and tally.done + tally.failed + tally.elsewhere < len(trials)
@@ -178,12 +179,12 @@ def _workers(place: Place) -> int | None:
     return None if place.workers is None else min(place.workers, suitable_workers(place.device))
 
 
-def _run_of(kind: str) -> RunTrial:
+def _run_of(kind: str, *, alone: bool) -> RunTrial:
     if kind == "dynamics":
         from ipg.experiments.reproduce.dynamics import run_dynamics
 
         return run_dynamics
-    return run_trial
+    return run_timed if alone else run_trial
 
 
 def _named(names: Iterable[str]) -> str:
