@@ -44,7 +44,10 @@ def test_the_list_tells_costs_and_papers_and_stays_readable(
         "Plain training: cross-entropy, weighted by class unless told otherwise. Vapnik 1991",
         "1",
     ]
-    assert (told["ipg"][2], told["jtt"][2], told["meta_irm"][2]) == ("1 + 2 B_I/(k B_D)", "1, …", "3 E + 1")
+    assert (told["ipg"][2], told["meta_irm"][2]) == ("1 + 2 B_I/(k B_D)", "3 E + 1")
+    assert (told["jtt"][2], told["dkt"][2]) == ("1, and a first stage and repeated images", "1")  # by its defaults
+    for name in ("dfr", "ncm", "eva_e", "subg", "shape_only", "epg"):
+        assert told[name][2] == METHODS[name].cost
     assert told["dfr"][3] == "validation groups"
     assert told["dair"][3] == "shortcut rule"
 
@@ -79,6 +82,7 @@ def test_costs_needs_and_papers_are_told(ipg, name: str, tmp_path: Path) -> None
 
 def test_the_long_list_says_what_rows_say(ipg, tmp_path: Path) -> None:
     plain = {"method": "oracle", "protocol": "paper", "split": "test", "dataset": "colored_mnist", "config": {}}
+    plain |= {"hardware": "a machine", "versions": {"torch": "9.9"}, "commit": "0123456", "date": "2026-01-01"}
     rows = [{**plain, "seed": seed, "metrics": {"average": 0.73 + seed / 1000}} for seed in range(5)]
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "trials.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from ipg.cli.reproduce import _paths
 from ipg.experiments.cluster import Cluster
+from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.study import Study
 
 
@@ -58,6 +60,29 @@ def test_a_table_is_made_without_running_anything(ipg, tmp_path: Path) -> None:
     assert "97.5 ± 0.6" in page
     assert "not run" in page
     assert not (tmp_path / "label_noise").exists()
+
+
+def test_a_row_without_its_commit_is_one_clear_line(ipg, tmp_path: Path) -> None:
+    trial = load_reproduction("label_noise").trials[0]
+    row = {**trial.identity, "config": {}, "split": "test", "metrics": {}, "hardware": "h", "versions": {"torch": "9"}}
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "trials.jsonl").write_text(json.dumps({**row, "date": "2026"}) + "\n", encoding="utf-8")
+    done = ipg("reproduce", "label_noise", "--table-only", "--results", tmp_path, "--output", tmp_path / "o")
+    assert done.code == 2
+    assert "does not name its commit, so that no table may quote it" in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert not (tmp_path / "o").exists()
+
+
+def test_tables_alone_write_nothing_to_the_results(ipg, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    where = ("--table-only", "--results", results, "--output", tmp_path / "o")
+    done = ipg("reproduce", "theory", "schematic", "galleries", *where)
+    assert done.code == 0
+    assert " ".join(done.out.split()).count("nothing is kept of it") == 3
+    assert list(results.iterdir()) == []
+    assert not (tmp_path / "o").exists()
 
 
 def test_the_schematic_is_drawn(ipg, tmp_path: Path) -> None:

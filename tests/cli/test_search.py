@@ -117,7 +117,10 @@ def test_a_search_in_vain_says_so(
     ("arguments", "says"),
     [
         (["--seed", "3"], "seed 3 may be among those that results are reported on; a search takes one from 100 on"),
-        (["--method", "erm"], "there is nothing to search for with method 'erm': name a setting"),
+        (
+            ["--method", "erm", "--learning-rate", "1e-3", "--weight-decay", "0"],
+            "there is nothing to search for with method 'erm': name a setting",
+        ),
         (["--vary", "alhpa=0:1"], "did you mean alpha?"),
         (["--alpha", "0.1", "--vary", "alpha=0:0.5"], "it is given, too: leave out one of the two"),
         (["--sampler", "grid"], "there is no sampler 'grid'; there are tpe, random"),

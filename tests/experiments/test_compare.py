@@ -95,6 +95,14 @@ def test_every_method_that_cannot_be_is_named_and_nothing_is_trained(
     assert "there are none: give --pairs a number above 0" in problems[3]
 
 
+def test_what_a_method_asks_for_by_an_option_is_said_as_a_comparison_takes_it(config: RunConfig) -> None:
+    with pytest.raises(ConfigError) as caught:
+        examine(comparison(config, ["erm", "gals"], [0], {}))
+    (problem,) = caught.value.problems
+    assert problem.startswith("gals: method 'gals' needs maps of where CLIP looks")
+    assert "name CLIP's weights with -o gals.clip=FILE, or" in problem
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +14,15 @@ import pytest
 from rich.console import Console
 
 from ipg.data import load
+from ipg.experiments.reproduce.cells import read_markdown
 from ipg.experiments.reproduce.galleries import gallery
 from ipg.experiments.reproduce.page import filled
 from ipg.experiments.reproduce.plan import load_reproduction
-from ipg.experiments.reproduce.run import Place, reproduce
-from ipg.experiments.reproduce.search import found_settings, search_table
+from ipg.experiments.reproduce.run import Place, reproduce, reproduce_all
+from ipg.experiments.reproduce.search import found_settings, search_rows, search_table
 from ipg.experiments.reproduce.table import quick_note
+from ipg.experiments.tables.rows import ProvenanceError
+from ipg.files import write_jsonl
 from ipg.pairs.references import name_of
 
 pytestmark = pytest.mark.usefixtures("one_thread", "few_images")
@@ -59,9 +65,22 @@ def test_settings_that_a_search_found_stand_beside_the_papers(tmp_path: Path) ->
     found = load_reproduction("hyperparameters")
     (tmp_path / "colored_mnist").mkdir()
     origin = "# ipg on colored_mnist: the best of 37 trials of `ipg search`.\n# Best: trial 5, 0.7312 (alpha 0.3).\n"
-    content = f"{origin}alpha = 0.3\ntau = 0.0\nepochs = 20\n"
+    content = f'{origin}alpha = 0.3\ntau = 0.0\nepochs = 20\nselection = "training_environments"\n'
     (tmp_path / "colored_mnist" / "best.toml").write_text(content, encoding="utf-8")
-    table = search_table(found, found_settings(found, tmp_path))
+    source = {"hardware": "a machine", "versions": {"python": "3.99", "torch": "9.9"}, "date": "2026-01-01"}
+    rows = [{"value": 0.7, "commit": commit, **source} for commit in ("0123456789", "abcdef0123")]
+    write_jsonl(tmp_path / "colored_mnist" / "trials.jsonl", rows)
+    table = search_table(found, found_settings(found, tmp_path), search_rows(found, tmp_path))
+    assert table.notes[-1] == "a machine; torch 9.9, Python 3.99; commit `0123456` and `abcdef0`."
+    assert "`training_environments`, the paper's on ColoredMNIST" in table.notes[1]
+    papers, ours, *_ = table.records
+    assert (papers["alpha"], papers["hardware"], papers["selection"]) == (0.5, "", None)
+    assert (ours["alpha"], ours["trials"], ours["score"]) == (0.3, 37, pytest.approx(73.12))
+    assert (ours["hardware"], ours["commit"]) == ("a machine", "0123456 and abcdef0")
+    assert ours["selection"] == "training_environments"
+    write_jsonl(tmp_path / "colored_mnist" / "trials.jsonl", [*rows, {**rows[0], "commit": ""}])
+    with pytest.raises(ProvenanceError, match="does not name its commit, so that no table may quote it"):
+        search_rows(found, tmp_path)
     lines = table.lines
     assert [line[-3:] for line in lines[:4]] == [
         ("100", "–", ""),
@@ -81,7 +100,7 @@ def test_the_small_version_of_a_search_is_called_by_its_data(place: Place, tmp_p
     home.mkdir(parents=True)
     origin = "# ipg on …: the best of 3 trials of `ipg search`.\n# Best: trial 1, 0.6250 (alpha 0.3).\n"
     (home / "best.toml").write_text(f'{origin}data = "colored_fashion_noisy"\nalpha = 0.3\n', encoding="utf-8")
-    table = search_table(found, found_settings(found, home.parent))
+    table = search_table(found, found_settings(found, home.parent), search_rows(found, home.parent))
     (line,) = table.lines  # none of the paper's, which is of other data
     assert line[:3] == ("coloured fashion, noisy labels", "ours, quick version", "0.3")
     assert line[-3:] == ("3", "62.5", "")
@@ -135,6 +154,119 @@ def test_what_has_no_rows_is_kept_for_the_page(place: Place) -> None:
     assert "commit `" in page
     assert f"](../{place.results.name}/schematic/schematic.svg)" in page
     assert (place.results / "schematic" / "schematic.svg").is_file()
+
+
+KEPT = """| way | rises |
+| --- | ---: |
+| Adam | < 0.01 % |
+
+A note. a machine; torch 9.9, Python 3.99; commit `0123456`.
+
+Stability:
+
+| tau | longest |
+| ---: | ---: |
+| 0.5 | 4 |
+
+a machine; torch 9.9, Python 3.99; commit `0123456`.
+"""
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs something fails."""
+
+    def run(*_: Any, **__: Any) -> None:
+        raise AssertionError("something was run")
+
+    for name in ("theory.theory", "theory.schematic", "galleries.gallery"):
+        monkeypatch.setattr(f"ipg.experiments.reproduce.{name}", run)
+
+
+@pytest.mark.usefixtures("idle")
+def test_tables_alone_are_those_kept_and_nothing_is_run(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    home = place.results / "theory"
+    home.mkdir(parents=True)
+    (home / "table.md").write_text(KEPT, encoding="utf-8")
+    before = {path: path.stat().st_mtime_ns for path in place.results.rglob("*")}
+    names = ["theory", "schematic", "galleries"]
+    written = reproduce_all(names, replace(place, run=False, console=Console(width=400)))
+    assert {path: path.stat().st_mtime_ns for path in place.results.rglob("*")} == before
+    theory, *others = written
+    assert [one.files for one in others] == [(), ()]
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "theory: its table is as it was made last; figures are not kept, ipg reproduce theory draws them",
+        f"schematic: nothing is kept of it in {place.results}; ipg reproduce schematic makes it",
+        "galleries: nothing is kept of it; ipg reproduce galleries makes it",
+    ]
+    files = {path.name: path.read_text(encoding="utf-8") for path in theory.files}
+    assert KEPT.strip() in files["table.md"]
+    (first, second) = (
+        csv.DictReader(io.StringIO(files["table.csv"])),
+        csv.DictReader(io.StringIO(files["table-stability.csv"])),
+    )
+    assert [(line["way"], line["rises"]) for line in first] == [("Adam", "< 0.01 %")]
+    assert [(line["tau"], line["longest"], "commit `0123456`" in line["origin"]) for line in second] == [
+        ("0.5", "4", True)
+    ]
+
+
+@pytest.mark.usefixtures("idle")
+def test_a_kept_figure_is_shown_again(place: Place) -> None:
+    home = place.results / "schematic"
+    home.mkdir(parents=True)
+    (home / "table.md").write_text(KEPT, encoding="utf-8")
+    (home / "schematic.svg").write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg"><text>it</text></svg>', encoding="utf-8"
+    )
+    written = reproduce("schematic", replace(place, run=False))
+    assert (written.folder / "schematic.svg").read_text(encoding="utf-8").count("<text>it</text>") == 1
+
+
+@pytest.mark.usefixtures("idle")
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ("nothing\n", "there is no table in it"),
+        (KEPT.replace("; commit", ""), "table 1 in it does not name its commit"),
+    ],
+)
+def test_what_is_kept_has_to_be_a_table_that_says_where_it_comes_from(place: Place, kept: str, message: str) -> None:
+    home = place.results / "theory"
+    home.mkdir(parents=True)
+    (home / "table.md").write_text(kept, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        reproduce("theory", replace(place, run=False))
+
+
+def test_second_tables_are_tables_in_every_format(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = load_reproduction("theory", quick=True)
+    settings = {**small.settings, "problems": 20, "steps": 5, "iterations": 3, "taus": [0.5]}
+    found = replace(small, settings=settings)
+    monkeypatch.setattr("ipg.experiments.reproduce.run.load_reproduction", lambda name, quick: found)
+    written = reproduce("theory", place, quick=True)
+    files = {path.name: path.read_text(encoding="utf-8") for path in written.files if path.is_relative_to(place.output)}
+    tex = files["table.tex"]
+    assert tex.count(r"\begin{table}") == tex.count(r"\begin{tabular}") == 2
+    assert r"\label{tab:theory-quick-stability}" in tex
+    assert "|" not in tex
+    (line,) = csv.DictReader(io.StringIO(files["table-stability.csv"]))
+    assert (line["version"], line["tau"], line["seeds"]) == ("quick", "0.5", "1")
+    assert 0 <= float(line["violated"]) <= 1
+    content = json.loads(files["table.json"])
+    assert "Quick version" in content["about"][0]
+    assert content["cells"][0]["way to step"] == "gradient descent"
+    assert content["cells"][0]["commit"]
+    (second,) = content["further"]
+    assert (second["name"], second["cells"][0]["tau"], second["cells"][0]["version"]) == ("stability", 0.5, "quick")
+    html = files["report.html"]
+    assert html.count("<table") == 2
+    assert "<h2>Stability</h2>" in html
+    assert '<th scope="col">excursions a run</th>' in html
+    assert "| tau |" not in html
+    kept = (written.folder / "rows" / "theory" / "table.md").read_text(encoding="utf-8")
+    assert read_markdown(kept).markdown() + "\n" == kept
 
 
 def test_nothing_is_written_to_a_folder_of_results_that_nobody_asked_for(

@@ -15,7 +15,7 @@ from ipg.config import ConfigError
 from ipg.experiments.reproduce import plan as reproduce_plan
 from ipg.experiments.reproduce import queue as reproduce_queue
 from ipg.experiments.reproduce import rows as reproduce_rows
-from ipg.experiments.reproduce.list import named_listing
+from ipg.experiments.reproduce.list import named_listing, needs
 from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.reproduce.run import Place, reproduce_all
 from ipg.experiments.runner import Tally
@@ -164,6 +164,15 @@ def test_searches_by_data_set(folder: Path) -> None:
     assert lacking(found) == ["Waterbirds-100: its search"]
     assert found[-1] == "  missing  Waterbirds-100: its search"
     assert lacking(lines(folder, "searched", only=("dataset=colored_mnist",))) == []
+
+
+def test_files_beside_the_data_are_needed_by_searches_and_galleries(folder: Path) -> None:
+    gallery = 'title = "Pairs"\nclaim = "x"\nkind = "galleries"\n[[settings.gallery]]\ndataset = "waterbirds100"\n'
+    (reproduce_plan.FOLDER / "04-shown.toml").write_text(f'{gallery}files = ["pairs-388"]\n', encoding="utf-8")
+    birds = "Waterbirds-100 (docs/data.md says where to get it)"
+    assert needs(load_reproduction("shown")) == f"{birds}; pairs-388"
+    files = "mobilenetv2_100.safetensors; pairs-124"
+    assert needs(load_reproduction("searched")) == f"MNIST (`ipg data fetch mnist`); {birds}; {files}"
 
 
 def test_one_that_fits_nothing_is_passed_over_among_several(folder: Path) -> None:

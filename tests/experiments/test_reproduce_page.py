@@ -154,6 +154,10 @@ def test_a_page_shows_what_a_search_found_once_there_are_trials_enough(tmp_path:
     rows = [
         {
             "value": 0.1 + 0.06 * i,
+            "hardware": "a machine",
+            "versions": {"python": "3.99", "torch": "9.9"},
+            "commit": "0123456789abcdef",
+            "date": "2026-01-01",
             "config": {"alpha": 0.1, "tau": 0.0, "margin": "0.08", "learning_rate": 1e-3, "epochs": i},
         }
         for i in range(1, 11)
@@ -167,6 +171,7 @@ def test_a_page_shows_what_a_search_found_once_there_are_trials_enough(tmp_path:
         "![Score of 10 trials on ColoredMNIST over epochs: from 16.0 to 70.0 %, the best at 10]"
         "(results/hyperparameters-colored_mnist-epochs.svg)"
     )
+    assert "a machine; torch 9.9, Python 3.99; commit `0123456`." in found.text
     assert set(found.figures) == {line.partition("results/")[2].rstrip(")") for line in shown}
 
 

@@ -13,6 +13,7 @@ from ipg.experiments.reproduce import rows as reproduce_rows
 from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.reproduce.rows import Measured, all_rows, measure, missing
 from ipg.experiments.reproduce.table import table_of
+from ipg.experiments.tables.rows import ProvenanceError
 
 
 @pytest.fixture
@@ -69,6 +70,14 @@ def test_every_auto_is_a_pace_of_its_own(small: Path) -> None:
     assert same_run(fixed, open_)
     assert not same_run(fixed, following)
     assert same_run(row(following, 0.5), following)
+
+
+@pytest.mark.parametrize("commit", [None, ""])
+def test_a_row_that_does_not_say_where_it_comes_from_enters_no_table(small: Path, commit: str | None) -> None:
+    trials = load_reproduction("small").cells[0].trials
+    keep(small / "results", "small", [row(trials[0], 0.66), row(trials[1], 0.7, commit=commit)])
+    with pytest.raises(ProvenanceError, match=r"small/trials\.jsonl: the row of ipg, seed 1, does not name its commit"):
+        all_rows(small / "results")
 
 
 def test_trials_are_run_seed_by_seed(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

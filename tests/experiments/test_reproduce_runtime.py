@@ -12,6 +12,8 @@ from ipg.experiments.reproduce import plan as reproduce_plan
 from ipg.experiments.reproduce.figures import drawings_of
 from ipg.experiments.reproduce.rows import Measured, measure
 from ipg.experiments.reproduce.runtime import step_table, with_cost
+from ipg.experiments.tables.rows import ProvenanceError
+from ipg.files import write_jsonl
 
 
 @pytest.fixture
@@ -31,6 +33,21 @@ def test_cost_is_time_over_erm_on_the_same_machine(small: Path) -> None:
     assert priced["IPG, pair batch 128"].rows[1]["metrics"]["cost"] is None  # no ERM there
     assert priced["IPG, pair batch 128"].values("cost") == [3.0]
     assert step_table(small) is None
+
+
+def test_the_table_of_steps_says_where_it_comes_from(tmp_path: Path) -> None:
+    step = {"benchmark": "gpu", "case": "ipg b32", "unit": "ms", "ratio": 1.5, "ideal": 1.4, "hardware": "a machine"}
+    step |= {"versions": {"python": "3.99", "torch": "9.9"}, "commit": "0123456789", "date": "2026-01-01"}
+    write_jsonl(tmp_path / "speed.jsonl", [{**step, "value": 4.0}, {**step, "value": 3.0}])
+    table = step_table(tmp_path)
+    assert table is not None
+    assert table.lines == (("ipg b32", "a machine", "3 ms", "1.50", "1.4"),)
+    assert table.markdown().startswith("Single steps, measured by `ipg bench`:\n\n| step |")
+    assert table.notes == ("a machine; torch 9.9, Python 3.99; commit `0123456`.",)
+    assert (table.name, table.records[0]["median"], table.records[0]["commit"]) == ("steps", 3.0, "0123456")
+    write_jsonl(tmp_path / "speed.jsonl", [{**step, "value": 4.0, "commit": ""}])
+    with pytest.raises(ProvenanceError, match="the row of ipg b32 does not name its commit"):
+        step_table(tmp_path)
 
 
 @pytest.mark.parametrize("apart", [{"config": {"engine": "compiled"}}, {"curve": [None, 0.5]}])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from experiments.reproduction_rows import cells, row
 
+from ipg.evaluation.spread import bootstrap
 from ipg.experiments.reproduce.page import verdict
 from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.reproduce.rows import Measured, measure
@@ -32,13 +33,15 @@ def test_the_last_epoch_stands_beside_what_a_rule_selects(small: Path) -> None:
     assert cells(page, "40 pairs")[4:6] == ["70.0", "60.0"]
     assert cells(page, "others")[4:6] == ["70.0", "–"]
     assert "*Last epoch*" in page
-    assert "kept, on ColoredMNIST by the paper's rule" in page
+    told = "kept: `training_environments`, the paper's on ColoredMNIST: the best in the training environments, where"
+    assert told in page
+    assert "pays (ColoredMNIST, protocol paper, 40 pairs); `last`, that at the end of training (ColoredMNIST, " in page
     assert "ast epoch" not in table_of(found, [without]).markdown()
     photographs = tuple(replace(t, config=t.config.with_changes(selection="worst_group")) for t in cell.trials)
     shown = Measured(replace(cell, name="photographs", trials=photographs), (row(photographs[0], 0.7, last=0.6),))
     page = table_of(found, [shown, without]).markdown()
     assert cells(page, "photographs")[4:6] == ["70.0", "60.0"]
-    assert "kept, of photographs by the worst group of the validation images." in page
+    assert "`worst_group`, the paper's on photographs: the best in the worst group of the validation images (" in page
     assert "ast epoch" not in table_of(replace(found, metrics=("cost",)), [by_rule]).markdown()
 
 
@@ -75,6 +78,36 @@ def test_the_table_sets_ours_beside_the_papers(small: Path) -> None:
     assert (ours["paper trials"], ours["version"]) == ("10", "whole")
     assert float(ours["last epoch mean"]) == pytest.approx(60)
     assert records["IPG, 388 pairs", "average"]["mean"] == ""
+    interval = bootstrap([0.66, 0.70])
+    assert float(ours["interval low"]) == pytest.approx(100 * interval.low)
+    assert float(ours["interval high"]) == pytest.approx(100 * interval.high)
+    assert ours["selection"] == "training_environments"
+    assert records["124 pairs", "average"]["interval low"] == ""  # of one seed there is none
+    assert records["IPG, ResNet-50", "average"]["selection"] == "worst_group"
+    assert records["IPG, 388 pairs", "average"]["selection"] == ""  # is not run
+    assert "training_environments" in page
+    assert "pays (ColoredMNIST); `worst_group`" in page
+
+
+def test_a_protocol_may_have_a_rule_of_its_own(small: Path) -> None:
+    found = load_reproduction("small")
+    cell = found.cells[0]
+    last = tuple(replace(trial, config=trial.config.with_changes(selection="last")) for trial in cell.trials)
+    ours = replace(cell, protocol="ours", trials=last)
+    page = table_of(found, [Measured(cell, ()), Measured(ours, ())]).markdown()
+    assert (
+        "pays (ColoredMNIST, protocol paper); `last`, that at the end of training (ColoredMNIST, protocol ours)."
+        in page
+    )
+    alone = table_of(found, [Measured(ours, ())]).markdown()
+    assert "kept: `last`, that at the end of training.\n" in alone
+
+
+def test_the_least_of_a_curve_is_of_no_kept_epoch(small: Path) -> None:
+    found = replace(load_reproduction("small"), metrics=("task_loss",))
+    table = table_of(found, measure(found, []))
+    assert table.records[0]["selection"] == "least of all epochs"
+    assert "*Selection rule*: none, it is the least of all epochs." in table.markdown()
 
 
 def test_seeds_that_broke_off_count_as_collapsed(small: Path) -> None:

@@ -111,8 +111,17 @@ def test_all_mistakes_are_named_at_once() -> None:
     ]
 
 
-def test_a_method_without_a_space_needs_one() -> None:
-    assert problems(method="erm") == [
+@pytest.mark.parametrize("method", ["erm", "oracle", "rwg", "subg", "shape_only"])
+def test_methods_without_options_search_for_rate_and_decay(method: str) -> None:
+    assert set(gather_space(RunConfig(method=method))) == {"learning_rate", "weight_decay"}
+
+
+def test_every_method_has_something_to_search_for() -> None:
+    assert [name for name in METHODS if not method_class(name).space] == []
+
+
+def test_where_all_is_given_a_setting_has_to_be_named() -> None:
+    assert problems(method="erm", given=("learning_rate", "weight_decay")) == [
         "there is nothing to search for with method 'erm': name a setting, e.g. --vary learning_rate"
     ]
 

@@ -12,7 +12,15 @@ from ipg.experiments import summary
 from ipg.experiments.reproduce.list import listing
 from ipg.experiments.reproduce.plan import load_reproduction, names
 from ipg.experiments.study import Trial
-from ipg.experiments.summary import Standing, Time, packaged_standing, packaged_verdict, standings, summary_text
+from ipg.experiments.summary import (
+    Standing,
+    Time,
+    packaged_standing,
+    packaged_verdict,
+    standings,
+    summary_text,
+    times_of,
+)
 from ipg.methods import METHODS
 
 
@@ -35,6 +43,9 @@ def row(trial: Trial, **changes: Any) -> dict[str, Any]:
         "split": "test",
         "metrics": {"average": 0.5, "worst_group": 0.1, "groups": {}},
         "hardware": "a machine",
+        "versions": {"python": "3.99", "torch": "9.9"},
+        "commit": "0123456789abcdef",
+        "date": "2026-01-01",
         **changes,
     }
 
@@ -44,6 +55,34 @@ def test_standings_are_counted_and_timed(results: Path) -> None:
     assert list(found) == names()
     assert found["label_noise"] == Standing(2, (Time("colored_mnist_clean", "a machine", 8.0, 1),))
     assert found["theory"] == found["hyperparameters"] == Standing(0, ())
+
+
+def test_where_no_trial_was_alone_those_tell_that_as_many_shared_a_gpu_as_most() -> None:
+    alone = {"dataset": "a", "hardware": "h", "seconds": 3.0}
+    crowd = [
+        {**alone, "dataset": data, "seconds": s, "sharing": 5} for data, s in (("a", 9.0), ("b", 10.0), ("b", 20.0))
+    ]
+    few = {**alone, "dataset": "b", "seconds": 1.0, "sharing": 2}
+    beside = {**alone, "dataset": "c", "seconds": 7.0, "others": True}
+    assert times_of([*crowd, few, alone, beside]) == (
+        Time("a", "h", 3.0, 1),
+        Time("b", "h", 15.0, 2, sharing=5),
+        Time("c", "h", 7.0, 1, others=True),
+    )
+
+
+def test_trials_of_a_search_are_timed(tmp_path: Path) -> None:
+    trial = load_reproduction("label_noise").trials[0]
+    file = tmp_path / "hyperparameters" / "colored_mnist" / "trials.jsonl"
+    file.parent.mkdir(parents=True)
+    rows = [row(trial, dataset="colored_mnist", seconds=seconds, sharing=5) for seconds in (40.0, 60.0)]
+    file.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    (file.parent / "best.toml").write_text("alpha = 0.1\n", encoding="utf-8")
+    found = standings(tmp_path)["hyperparameters"]
+    assert found == Standing(1, (Time("colored_mnist", "a machine", 50.0, 2, sharing=5),))
+    lines = "\n".join(listing(tmp_path))
+    told = "ColoredMNIST 17 min on a machine (100 trials of 50 s, 5 at a time on one GPU, the mean of 2 measured); "
+    assert f"{told}Waterbirds-100 not measured (100 trials)" in lines
 
 
 def test_the_file_says_the_same(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,13 @@ import pytest
 from experiments.table_rows import arguments, cells, row, write
 
 from ipg.experiments.arms import published
+from ipg.experiments.store import read_rows
 from ipg.experiments.study import load_study
 from ipg.experiments.table import main
 from ipg.experiments.tables.long import results_page
 from ipg.experiments.tables.rows import measured
 from ipg.experiments.tables.short import dataset_table
+from ipg.experiments.tables.study import study_table
 
 BIRDS = """
 dataset = "waterbirds100"
@@ -103,6 +105,27 @@ def test_a_moved_line_is_told_from_none(birds: Path) -> None:
     assert cells(text, "ERM, class-weighted, line moved")[1] == "50.0"
     assert text.index("IPG, our settings:") < text.index("ERM, class-weighted, line moved")
     assert "| decision |" in results_page(known, published(), [])
+
+
+def test_pairs_that_were_made_otherwise_are_told_apart(birds: Path) -> None:
+    """Else two lines would have the same settings and other figures; who uses no pairs has no builder of them."""
+    known = measured(birds / "results", birds / "studies")
+    assert "pair builder" not in results_page(known, published(), [])  # all are counterparts
+    file = birds / "results" / "birds" / "trials.jsonl"
+    rows = read_rows(file)
+    for line in rows:
+        if line["config"]["decision"] != "argmax" and line["method"] == "ipg":
+            line["config"]["pair_builder"] = "background"
+    write(file, rows)
+    found = measured(birds / "results", birds / "studies")
+    page = results_page(found, published(), [])
+    assert [line.count("| counterparts |") for line in page.splitlines() if line.startswith("| IPG |")] == [1, 0]
+    assert [line.count("| background |") for line in page.splitlines() if line.startswith("| IPG |")] == [0, 1]
+    table = study_table(found[0], published())
+    assert [line.settings["pair_builder"] for line in table.lines] == [
+        *("counterparts", None, None),
+        *(None, "background", None),
+    ]
 
 
 def test_repairs_have_a_table_of_their_own_and_no_figure_of_the_paper(birds: Path) -> None:

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 from experiments.table_rows import PAGE, arguments, cells, row, short_table, write
 
+from ipg.experiments.arms import figure_of, published
 from ipg.experiments.store import read_rows
 from ipg.experiments.study import load_study
 from ipg.experiments.table import main
+from ipg.experiments.tables.long import results_page
+from ipg.experiments.tables.rivals import rivals_table
+from ipg.experiments.tables.rows import measured
 
 RIVALS = """
 dataset = "colored_mnist"
@@ -101,3 +105,61 @@ def test_the_short_table_does_not_mix_protocols(rivals: Path) -> None:
     before = short_table(rivals)
     (rivals / "results" / "colored_mnist_unified" / "trials.jsonl").unlink()
     assert before == short_table(rivals)
+
+
+def _table_of(project: Path, dataset: str, arms: str, base: str = "") -> str:
+    """The table of a study of the unified protocol on `dataset`, every seed at 50 %."""
+    file = project / "studies" / f"{dataset}_unified.toml"
+    base = f'model = "mnist_cnn"\nepochs = 2\npairs = 388\n{base}'
+    file.write_text(f'dataset = "{dataset}"\nseeds = 2\n[base]\n{base}\n{arms}', encoding="utf-8")
+    rows = [row(trial, 0.5) for trial in load_study(file).trials]
+    write(project / "results" / f"{dataset}_unified" / "trials.jsonl", rows)
+    known = measured(project / "results", project / "studies")
+    return rivals_table(next(study for study in known if study.name == f"{dataset}_unified"), published())
+
+
+def _arm(method: str, options: str = "") -> str:
+    return f'[[arm]]\nmethod = "{method}"\nprotocol = "unified"\nconfig = {{ options = {{ {options} }} }}\n'
+
+
+def test_figures_that_the_paper_quotes_stand_beside_their_methods(project: Path) -> None:
+    """DAIR's is that of random copies, which are its default; the opposite colour has none."""
+    named = {"irm": "IRM", "meta_irm": "meta-IRM", "dair": "DAIR"}
+    arms = "".join(map(_arm, named)) + _arm("dair", 'augment = "swap"') + _arm("shape_only")
+    text = _table_of(project, "colored_mnist", arms, 'selection = "last"')
+    told = {name: cells(text, name)[-1] for name in (*named.values(), "DAIR, opposite colour", "Shape-only")}
+    assert told == {
+        "IRM": "66.9 ± 2.5",
+        "meta-IRM": "70.4 ± 0.9",
+        "DAIR": "73.1 ± 0.1",
+        "DAIR, opposite colour": "–",
+        "Shape-only": "–",
+    }
+    assert "†" not in text
+
+
+def test_a_figure_of_something_else_is_marked_and_the_table_says_of_what(project: Path) -> None:
+    text = _table_of(project, "colored_mnist", _arm("ncm") + _arm("fishr") + _arm("irm"), 'selection = "last"')
+    assert [cells(text, name)[-1] for name in ("NCM", "Fishr", "IRM")] == ["69.3 †", "68.8 ± 1.4 †", "66.9 ± 2.5"]
+    assert (
+        "†: of something else than its line: NCM's is on features of CLIP, where ours stands on pixels; Fishr's is the "
+        "mean over three test environments, selected on test images."
+    ) in " ".join(text.split())
+
+
+def test_of_epg_the_attribution_tells_which_figure_it_is(project: Path) -> None:
+    arms = _arm("epg", 'attribution = "ixg"') + _arm("epg", 'attribution = "bcos"') + _arm("gals_mask")
+    text = _table_of(project, "waterbirds100", arms, 'selection = "worst_group"\nmasks = "masks.zip"')
+    told = [cells(text, name)[-1] for name in ("EPG, input × gradient", "EPG", "GALS (masks)")]
+    assert told == ["56.1 ± 7.0", "–", "–"]
+
+
+def test_quoted_figures_stand_in_no_other_table(project: Path) -> None:
+    """Where no head says that the protocol is another one."""
+    figures = published()
+    _table_of(project, "colored_mnist", _arm("irm") + _arm("erm"), 'selection = "last"')
+    known = measured(project / "results", project / "studies")
+    arms = {arm.method: arm for study in known if study.name == "colored_mnist_unified" for arm in study.arms}
+    assert figure_of(arms["irm"], figures) is None
+    assert figure_of(arms["erm"], figures) is not None
+    assert "66.9" not in results_page(known, figures, [])

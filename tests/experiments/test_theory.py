@@ -10,6 +10,7 @@ import torch
 
 from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.reproduce.theory import descent_table, schematic, stability_table
+from ipg.experiments.tables.formats import latex
 from ipg.experiments.theory.descent import ALPHA, WAYS, Descent, Problems, descend, longest
 from ipg.experiments.theory.schematic import run_schematic, task_loss_surface
 from ipg.experiments.theory.stability import Stability, excursions, observe
@@ -112,7 +113,24 @@ def test_the_surface_is_the_task_loss() -> None:
 
 
 def test_the_schematic_is_drawn_with_its_table() -> None:
-    table, _, figures = schematic(load_reproduction("schematic"))
+    table, figures = schematic(load_reproduction("schematic"))
     assert [line[2] for line in table.lines] == ["violated"] * 3 + ["met"] * 3
     assert [line[5] for line in table.lines[:3]] == ["0.667"] * 3
     assert "task update, condition violated: 0.67" in figures["schematic"]
+    record = table.records[0]
+    assert (record["iteration"], record["condition"]) == (1, "violated")
+    assert record["ratio"] == pytest.approx(2 / 3)
+    assert record["commit"]
+
+
+def test_a_share_above_zero_is_not_told_as_zero() -> None:
+    """One iteration of 40,000."""
+    losses = torch.linspace(1.0, 0.5, 201).repeat(200, 1)
+    losses[0, 7] = losses[0, 6]
+    table = descent_table([Descent("once", losses), Descent("never", losses[1:])])
+    assert [line[3:5] for line in table.lines] == [("< 0.01 %", "0.00 %"), ("0.00 %", "0.00 %")]
+    assert table.records[0]["rises"] == pytest.approx(1 / 40_000)
+    tex = latex(table.head, table.lines, [], label="descent")
+    assert r"$<$ 0.01 \%" in tex
+    run = Stability(0.1, 1e-3, (0.0,) * 2001, (False,) * 2001, (True,) + (False,) * 2000, (False,) * 2001)
+    assert stability_table([run]).lines[0][-2:] == ("< 0.1 %", "0.0 %")

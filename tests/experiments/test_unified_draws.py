@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from experiments.unified_rows import DATASETS, SMALL, settings_of
+from experiments.unified_rows import DATASETS, PLAIN, SMALL, settings_of
 
 from ipg.config import RunConfig
 from ipg.experiments.study import find_study
@@ -66,9 +66,12 @@ def test_values_of_the_protocol_stand_in_for_ranges_of_the_method() -> None:
     assert own["anneal"] != Choice((1, 7))
     rates, batches = Choice((1e-3, 1e-2)), Choice((16, 32))
     assert space_of(protocol, irm) == {**own, "anneal": Choice((1, 7)), "learning_rate": rates, "batch": batches}
-    assert space_of(protocol, Contender("erm", {"batch": 8})) == {"learning_rate": rates}
+    plain = Contender("erm", {"batch": 8}, PLAIN)
+    assert space_of(protocol, plain) == {"learning_rate": rates}  # of the data set; none of the method's own
+    assert space_of(SMALL, plain) == {}
+    assert space_of(SMALL, Contender("erm")) == method_class("erm").space
     assert space_of(protocol, Contender("epg"))["learning_rate"] == method_class("epg").space["learning_rate"]
-    drawn = configurations(replace(protocol, configurations=5), Contender("erm", {"batch": 8}))
+    drawn = configurations(replace(protocol, configurations=5), plain)
     assert drawn[0]["learning_rate"] == RunConfig().learning_rate
     assert {one["learning_rate"] for one in drawn[1:]} == {1e-3, 1e-2}
     assert all(one["batch"] == 8 for one in drawn)

@@ -12,6 +12,7 @@ import pytest
 from ipg.data.load import DATASETS
 from ipg.experiments.store import read_rows
 from ipg.experiments.study import find_study
+from ipg.experiments.tables.rows import ProvenanceError
 from ipg.experiments.verified import Claim, Claims, Verdict, claims, result_rows, verdict
 from ipg.methods import METHODS
 
@@ -163,12 +164,18 @@ def test_rows_of_ipg_with_tau_0_tell_of_continuous_correction() -> None:
 def test_rows_of_a_folder(tmp_path: Path) -> None:
     assert result_rows(tmp_path) is None
     assert result_rows(tmp_path / "none") is None
+    source = {"hardware": "a machine", "versions": {"torch": "9.9"}, "commit": "0123456", "date": "2026-01-01"}
     for study in ("b", "a"):
         (tmp_path / study).mkdir()
-        (tmp_path / study / "trials.jsonl").write_text(json.dumps(row(0, 0.7, study=study)) + "\n", encoding="utf-8")
+        text = json.dumps(row(0, 0.7, study=study, **source)) + "\n"
+        (tmp_path / study / "trials.jsonl").write_text(text, encoding="utf-8")
     rows = result_rows(tmp_path)
     assert rows is not None
     assert [one["study"] for one in rows] == ["a", "b"]
+    text = json.dumps(row(3, 0.7, study="a", **{**source, "commit": ""})) + "\n"
+    (tmp_path / "a" / "trials.jsonl").write_text(text, encoding="utf-8")
+    with pytest.raises(ProvenanceError, match="the row of irm, seed 3, does not name its commit"):
+        result_rows(tmp_path)
 
 
 def test_every_row_of_a_figure_tells_of_the_same_settings(repo_root: Path) -> None:

@@ -11,6 +11,8 @@ from ipg.training.loop import settled
 
 DATASETS = ("colored_mnist", "waterbirds100", "waterbirds100_reverse", "celeba_subset")
 
+PLAIN: dict[str, tuple[float, ...]] = {"learning_rate": (), "weight_decay": ()}
+"""Of plain training: nothing to draw."""
 SMALL = Protocol(
     dataset="bars",
     configurations=3,
@@ -29,7 +31,11 @@ SMALL = Protocol(
         "class_weighted": True,
         "precision": "fp32",
     },
-    contenders=(Contender("erm"), Contender("lff"), Contender("erm", {"class_weighted": False})),
+    contenders=(
+        Contender("erm", values=PLAIN),
+        Contender("lff"),
+        Contender("erm", {"class_weighted": False}, PLAIN),
+    ),
 )
 
 

@@ -59,12 +59,12 @@ def methods(
         return packaged_verdict(name) if rows is None else verdict(name, known, rows)
 
     if name is None and not long:
-        table = Table("method", "what it does", Column("cost", max_width=11), Column("needs", max_width=13))
+        table = Table("method", "what it does", Column("cost", max_width=12), Column("needs", max_width=13))
         for kind in METHODS.values():
-            cost, *more = re.split("[,;] ", kind.cost.replace("k B", "k\N{NO-BREAK SPACE}B"), maxsplit=1)
+            cost, _, _ = kind.cost.replace(" B_I", "\nB_I").partition("; ")  # behind it of some options alone
             mark = ", [green]verified[/green]" if standing(kind.name).state == "verified" else ""
             about = f"{kind.summary} [dim]{_short(citation(kind))}[/dim]{mark}"
-            table.add_row(kind.name, about, cost + (", …" if more else ""), ", ".join(sorted(kind.needs)) or "–")
+            table.add_row(kind.name, about, cost, ", ".join(sorted(kind.needs)) or "–")
         console.print(table)
         console.print(
             "Cost: times plain training; B_I pairs a correction, at every k-th of batches of B_D, and E environments. "

@@ -16,7 +16,7 @@ from __future__ import annotations
 import statistics
 import tomllib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
@@ -53,6 +53,9 @@ class Figure:
     metric: str = "average"
     count: int | None = None
     share: float | None = None
+    rival: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,12 @@ class Arm:
         """Of a metric over the seeds, at the selected epoch or at the last; None without rows or where it is null."""
         values = [row["last_metrics" if last else "metrics"].get(metric) for row in self.rows]
         return None if not values or None in values else spread(values)
+
+    def setting(self, name: str) -> Any:
+        """A setting of the arm; of pairs from a file its rows alone know who has built them."""
+        if name == "pair_builder" and "pair_file" in self.config:
+            return self.rows[0]["config"].get(name) if self.rows else None
+        return self.config.get(name)
 
     @property
     def seconds(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ def examine(study: Study) -> Facts:
             ready = _get_ready(trial, table)
             materials = ready if materials is None or materials.pairs is None else materials
         except (ValueError, ImportError, OSError) as error:
-            problems.append(f"{trial.method}: {error}")
+            problems.append(f"{trial.method}: {_of_method(trial.method, str(error))}")
     if problems or materials is None:
         raise ConfigError(problems)
     counts = {split: _counts(table, split) for split in ("train", SPLIT)}
@@ -210,6 +211,11 @@ def _get_ready(trial: Trial, table: ImageTable) -> Materials:
         materials = gather(plain, table=table)
         Assembly(plain, materials, place, ("validation", SPLIT), Team()).method.close()
     return materials
+
+
+def _of_method(method: str, text: str) -> str:
+    """What a method says of its options, with `-o NAME=` as a comparison takes it: `-o METHOD.NAME=`."""
+    return re.sub(r"(?<=-o )(?=\w+=)", f"{method}.", text)
 
 
 def _counts(table: ImageTable, split: str) -> dict[str, int]:

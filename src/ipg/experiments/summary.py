@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ipg.experiments.arms import Row, is_timed
+from ipg.experiments.arms import Row
 from ipg.experiments.reproduce.plan import Reproduction, load_reproduction, names
 from ipg.experiments.reproduce.rows import all_rows, measure
-from ipg.experiments.reproduce.search import found_settings
+from ipg.experiments.reproduce.search import found_settings, search_rows
 from ipg.experiments.verified import Verdict, claims, result_rows, verdict
 from ipg.methods import METHODS
 
@@ -40,6 +40,10 @@ class Time:
     """The mean of a trial."""
     measured: int
     """Of so many."""
+    sharing: int = 1
+    """So many shared a GPU."""
+    others: bool = False
+    """Whether other processes were at work on it."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +68,37 @@ def standings(results: Path) -> dict[str, Standing]:
 
 def standing_of(reproduction: Reproduction, rows: Iterable[Row], results: Path) -> Standing:
     """How a reproduction stands by `rows`, or by the searches in `results`."""
+    if reproduction.kind == "search":
+        home = results / reproduction.name
+        done = sum(best is not None for best in found_settings(reproduction, home).values())
+        return Standing(done, times_of(row for rows in search_rows(reproduction, home).values() for row in rows))
     own = {id(row): row for entry in measure(reproduction, rows) for row in entry.rows}
-    return Standing(_done(reproduction, len(own), results), times_of(own.values()))
+    return Standing(len(own), times_of(own.values()))
 
 
 def times_of(rows: Iterable[Row]) -> tuple[Time, ...]:
-    """The mean seconds of trials that had a GPU to themselves, by data set and hardware."""
-    seconds: dict[tuple[str, str], list[float]] = {}
+    """The mean seconds of trials, by data set and hardware.
+
+    Those count that had a GPU to themselves. On a data set where none had, those that as many shared one with as most.
+    """
+    found: dict[str, dict[tuple[bool, int], dict[str, list[float]]]] = {}
     for row in rows:
-        if is_timed(row):
-            seconds.setdefault((row["dataset"], row["hardware"]), []).append(row["seconds"])
-    return tuple(
-        Time(dataset, hardware, round(statistics.fmean(values), 1), len(values))
-        for (dataset, hardware), values in seconds.items()
-    )
+        company = (bool(row.get("others", False)), int(row.get("sharing", 1)))
+        of_data = found.setdefault(row["dataset"], {}).setdefault(company, {})
+        of_data.setdefault(row["hardware"], []).append(row["seconds"])
+    times = []
+    for dataset, by_company in found.items():
+        others, sharing = min(by_company, key=lambda company: _rank(company, by_company[company]))
+        for hardware, seconds in by_company[others, sharing].items():
+            mean = round(statistics.fmean(seconds), 1)
+            times.append(Time(dataset, hardware, mean, len(seconds), sharing, others))
+    return tuple(times)
+
+
+def _rank(company: tuple[bool, int], seconds: Mapping[str, Sequence[float]]) -> tuple[bool, int, int]:
+    """Which trials tell best how long one takes, the least first: those alone, then the most, then the less crowded."""
+    others, sharing = company
+    return others or sharing > 1, -sum(map(len, seconds.values())), sharing
 
 
 def summary_text(results: Path) -> str:
@@ -107,9 +128,3 @@ def _packaged() -> Mapping[str, Any]:
     """What the package holds."""
     found: Mapping[str, Any] = json.loads(resources.files("ipg.experiments").joinpath(FILE).read_text(encoding="utf-8"))
     return found
-
-
-def _done(reproduction: Reproduction, rows: int, results: Path) -> int:
-    if reproduction.kind != "search":
-        return rows
-    return sum(best is not None for best in found_settings(reproduction, results / reproduction.name).values())

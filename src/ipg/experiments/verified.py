@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from ipg.experiments.arms import Row, Spread, spread
 from ipg.experiments.store import read_rows
+from ipg.experiments.tables.rows import check_provenance
 
 __all__ = ["Claim", "Claims", "Verdict", "claims", "result_rows", "verdict"]
 
@@ -63,9 +64,18 @@ def claims() -> Claims:
 
 
 def result_rows(folder: Path) -> list[Row] | None:
-    """The rows of all studies in a folder of results; None where it holds none."""
+    """The rows of all studies in a folder of results; None where it holds none.
+
+    Raises:
+        ProvenanceError: a row does not say where it comes from.
+    """
+    found: list[Row] = []
     files = sorted(folder.glob("*/trials.jsonl"))
-    return [row for file in files for row in read_rows(file)] if files else None
+    for file in files:
+        rows = read_rows(file)
+        check_provenance(rows, file)
+        found += rows
+    return found if files else None
 
 
 def verdict(method: str, known: Claims, rows: Sequence[Row] | None) -> Verdict:

@@ -100,7 +100,8 @@ class Method:
     cost: ClassVar[str] = "1"
     """Work of an iteration as a multiple of plain training's, by passes through the network.
 
-    B_D are the task images, B_I the pairs, k is `every` and E the number of environments.
+    B_D are the task images, B_I the pairs, k is `every` and E the number of environments. What only some options cost
+    stands behind a semicolon.
     """
 
     def __init__(self, setup: Setup) -> None:

@@ -7,12 +7,14 @@ Vapnik, "Principles of Risk Minimization for Learning Theory", 1991; the class w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Tensor
 
 from ipg.data.batches import Batch
 from ipg.methods.base import Method
+from ipg.methods.space import LogUniform, Range
 
 __all__ = ["Erm"]
 
@@ -22,6 +24,11 @@ class Erm(Method):
 
     name: ClassVar[str] = "erm"
     summary: ClassVar[str] = "Plain training: cross-entropy, weighted by class unless told otherwise."
+    space: ClassVar[Mapping[str, Range]] = {
+        "learning_rate": LogUniform(1e-5, 1e-2),
+        "weight_decay": LogUniform(1e-6, 1e-2),
+    }
+    """Of the run's settings, for there are none of its own; methods that only draw or change images share it."""
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step on the task loss."""

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from ipg.experiments.tables.study import StudyTable
 from ipg.report.html import inline, rendered
 from ipg.words import number_of
 
-__all__ = ["as_html", "table_page"]
+__all__ = ["Beneath", "as_html", "table_page"]
+
+
+class Beneath(NamedTuple):
+    """A table beneath the first."""
+
+    title: str
+    head: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    notes: Sequence[str]
 
 
 def as_html(table: StudyTable) -> str:
@@ -24,7 +34,9 @@ def table_page(
     cells: Sequence[Sequence[str]],
     notes: Sequence[str],
     figures: Iterable[str] = (),
+    further: Iterable[Beneath] = (),
 ) -> str:
-    """A page: sentences under its title, the table with its notes, and figures (SVG of ours) beneath."""
+    """A page: sentences under its title, the table with its notes, further ones, and figures (SVG of ours) beneath."""
     pictures = [inline(svg) for svg in figures]
-    return rendered("table.html", title=title, lead=lead, head=head, cells=cells, notes=notes, figures=pictures)
+    tables = [Beneath("Results", head, cells, notes), *further]
+    return rendered("table.html", title=title, lead=lead, tables=tables, figures=pictures)

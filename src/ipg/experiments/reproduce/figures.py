@@ -12,10 +12,9 @@ from ipg.experiments.arms import broke_off
 from ipg.experiments.reproduce.dynamics import CURVES
 from ipg.experiments.reproduce.plan import Reproduction, title_of
 from ipg.experiments.reproduce.rows import Measured
-from ipg.experiments.reproduce.search import VARIED, in_short
+from ipg.experiments.reproduce.search import VARIED, in_short, search_rows
 from ipg.experiments.reproduce.table import METRICS
 from ipg.experiments.search.space import COMMON
-from ipg.experiments.store import read_rows
 from ipg.methods import method_class
 from ipg.methods.space import LogUniform
 from ipg.report.figures.bands import Band, bands_data, draw_bands
@@ -236,8 +235,8 @@ def search_drawings(reproduction: Reproduction, folder: Path) -> dict[str, Drawi
     """For each data set, and each setting that was searched for, what trials were worth over it."""
     ranges = {**method_class("ipg").space, **{name: COMMON[name] for name in VARIED}}
     found = {}
-    for dataset in reproduction.settings["studies"]:
-        rows = [row for row in read_rows(folder / dataset / "trials.jsonl") if row["value"] is not None]
+    for dataset, trials in search_rows(reproduction, folder).items():
+        rows = [row for row in trials if row["value"] is not None]
         if len(rows) < FEW:
             continue
         values = tuple(float(row["value"]) for row in rows)

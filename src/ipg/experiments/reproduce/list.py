@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ipg.experiments.arms import Row, run_of
 from ipg.experiments.progress import duration
@@ -19,8 +20,8 @@ from ipg.experiments.reproduce.plan import (
 from ipg.experiments.reproduce.queue import Asked, left_of, rows_of
 from ipg.experiments.reproduce.rows import without_row
 from ipg.experiments.reproduce.run import ALL, Place, asked_for
-from ipg.experiments.reproduce.search import found_settings
-from ipg.experiments.summary import Standing, packaged_standing, standing_of, standings
+from ipg.experiments.reproduce.search import found_settings, papers_settings
+from ipg.experiments.summary import Standing, Time, packaged_standing, standing_of, standings
 from ipg.words import are, number_of, ranges
 
 __all__ = ["listing", "named_listing", "needs", "takes"]
@@ -101,34 +102,58 @@ def needs(reproduction: Reproduction) -> str:
     """The data sets, and the files beside them."""
     sources = shared()["sources"]
     data = dict.fromkeys(sources[name] for name in _datasets(reproduction) if name in sources)
-    files = dict.fromkeys(
-        file
-        for trial in reproduction.trials
-        for file in (trial.config.weights, trial.config.pairs, trial.config.masks)
-        if isinstance(file, str)
-    )
+    files = dict.fromkeys(file for file in _files(reproduction) if isinstance(file, str))
     return "; ".join([*data, *files]) or "nothing that is not here"
+
+
+def _files(reproduction: Reproduction) -> Iterator[Any]:
+    """What trials, searches and galleries name beside their data: weights, pairs, masks; pairs may be a number."""
+    for trial in reproduction.trials:
+        yield from (trial.config.weights, trial.config.pairs, trial.config.masks)
+    for entry in reproduction.settings.get("gallery", ()):
+        yield from entry.get("files", ())
+    if reproduction.kind == "search" and not reproduction.quick:
+        for dataset in reproduction.settings["studies"]:
+            settings = papers_settings(dataset)
+            yield from (settings.get("weights"), settings["pairs"])
 
 
 def _datasets(reproduction: Reproduction) -> list[str]:
     galleries = [entry["dataset"] for entry in reproduction.settings.get("gallery", ())]
-    searched = list(reproduction.settings.get("studies", ()))
+    searched = list(_searched(reproduction))
     return list(dict.fromkeys([*(trial.dataset for trial in reproduction.trials), *galleries, *searched]))
 
 
 def takes(reproduction: Reproduction, standing: Standing) -> str:
     """Time of all trials of each data set, from the rows of those measured; `not measured` where there are none."""
-    if not reproduction.trials:
+    counts = Counter(trial.dataset for trial in reproduction.trials) + Counter(_searched(reproduction))
+    if not counts:
         return "seconds to minutes on a CPU" if reproduction.kind in ("theory", "schematic") else "not measured"
-    counts = Counter(trial.dataset for trial in reproduction.trials)
     parts = []
     for time in standing.times:
         count = counts[time.dataset]
-        trials = f"{count} trials of {time.seconds:.0f} s, the mean of {time.measured} measured"
-        parts.append(f"{title_of(time.dataset)} {duration(count * time.seconds)} on {time.hardware} ({trials})")
+        trials = f"{count} trials of {time.seconds:.0f} s{_company(time)}, the mean of {time.measured} measured"
+        needed = duration(count * time.seconds / time.sharing)
+        parts.append(f"{title_of(time.dataset)} {needed} on {time.hardware} ({trials})")
     known = {time.dataset for time in standing.times}
     parts += [f"{title_of(name)} not measured ({count} trials)" for name, count in counts.items() if name not in known]
     return "; ".join(parts)
+
+
+def _company(time: Time) -> str:
+    """What was at work on the GPU beside a trial, in words; nothing of one that was alone."""
+    told = [f"{time.sharing} at a time on one GPU"] if time.sharing > 1 else []
+    told += ["others at work on the GPU"] if time.others else []
+    return "".join(f", {what}" for what in told)
+
+
+def _searched(reproduction: Reproduction) -> dict[str, int]:
+    """The data sets that a search trains on, with its trials; of the small version others than it is named by."""
+    if reproduction.kind != "search":
+        return {}
+    data = shared()["quick"]["data"] if reproduction.quick else {}
+    settings = reproduction.settings
+    return {data.get(dataset, dataset): settings.get("trials", 0) for dataset in settings["studies"]}
 
 
 def _done(reproduction: Reproduction, here: Standing, there: Standing | None) -> str:

@@ -15,13 +15,14 @@ from pathlib import Path
 
 from ipg.data.load import DATASETS
 from ipg.experiments.arms import Figure, Spread
+from ipg.experiments.reproduce.cells import KEPT_TABLE
 from ipg.experiments.reproduce.dynamics import CURVES
 from ipg.experiments.reproduce.figures import Drawing, drawings_of, search_drawings
 from ipg.experiments.reproduce.plan import Reproduction, load_reproduction
 from ipg.experiments.reproduce.rows import Measured, all_rows, measure
 from ipg.experiments.reproduce.runtime import step_table, with_cost
-from ipg.experiments.reproduce.search import found_settings, search_table
-from ipg.experiments.reproduce.table import FACTORS, KEPT_TABLE, table_of
+from ipg.experiments.reproduce.search import found_settings, search_rows, search_table
+from ipg.experiments.reproduce.table import FACTORS, table_of
 from ipg.report.figures.drawing import standalone
 
 __all__ = ["Filled", "filled", "filled_page", "stale", "verdict"]
@@ -92,13 +93,14 @@ def _section(reproduction: Reproduction, results: Path, folder: str) -> tuple[st
         parts.append(f"![{reproduction.title}](../{results.name}/{reproduction.name}/{picture.name})")
     if reproduction.kind == "search":
         home = results / reproduction.name
-        parts.append(search_table(reproduction, found_settings(reproduction, home)).markdown())
+        found = found_settings(reproduction, home)
+        parts.append(search_table(reproduction, found, search_rows(reproduction, home)).markdown())
         if drawings := search_drawings(reproduction, home):
             parts.append("What each trial was worth, over every setting that was searched for; the best in blue:")
     shown = [f"![{drawing.alt}]({folder}/{stem}.svg)" for stem, drawing in drawings.items()]
     parts += ["\n".join(shown)] if reproduction.kind == "search" and shown else shown  # small ones side by side
     if reproduction.kind == "runtime" and (steps := step_table(results)) is not None:
-        parts += ["Single steps, measured by `ipg bench`:", steps]
+        parts.append(steps.markdown())
     return "\n\n".join([*parts, f"```console\n$ ipg reproduce {reproduction.name}\n```"]), drawings
 
 

@@ -17,6 +17,7 @@ from ipg.experiments.arms import Row, Spread, same_run, spread, went_wrong
 from ipg.experiments.reproduce.plan import Cell, Reproduction, shared
 from ipg.experiments.store import read_rows
 from ipg.experiments.study import Trial
+from ipg.experiments.tables.rows import check_provenance
 
 __all__ = ["Measured", "Missing", "all_rows", "data_obstacle", "measure", "missing", "obstacle", "without_row"]
 
@@ -59,10 +60,17 @@ class Measured:
 
 
 def all_rows(results: Path, kind: str | None = None) -> list[Row]:
-    """The rows of every study in `results` that tell of test images: of training as usual, or of another kind."""
-    files = sorted(results.glob("*/trials.jsonl"))
-    rows = (row for file in files for row in read_rows(file))
-    return [row for row in rows if row.get("split") == "test" and row.get("kind") == kind]
+    """The rows of every study in `results` that tell of test images: of training as usual, or of another kind.
+
+    Raises:
+        ProvenanceError: a row does not say where it comes from.
+    """
+    found: list[Row] = []
+    for file in sorted(results.glob("*/trials.jsonl")):
+        rows = [row for row in read_rows(file) if row.get("split") == "test" and row.get("kind") == kind]
+        check_provenance(rows, file)
+        found += rows
+    return found
 
 
 def measure(reproduction: Reproduction, rows: Iterable[Row]) -> list[Measured]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ipg.data.errors import DataError
+from ipg.experiments.reproduce.cells import KEPT_TABLE, Table, read_markdown, write_table
 from ipg.experiments.reproduce.place import Place, Written
 from ipg.experiments.reproduce.plan import (
     Reproduction,
@@ -29,7 +30,7 @@ from ipg.experiments.reproduce.plan import (
     with_network,
 )
 from ipg.experiments.reproduce.queue import Asked, Run, run_missing
-from ipg.experiments.reproduce.table import KEPT_TABLE, Table, quick_note, table_of, write_table
+from ipg.experiments.reproduce.table import quick_note, table_of
 from ipg.experiments.study import Trial
 from ipg.files import write_text
 from ipg.words import listed
@@ -129,20 +130,22 @@ def _write(
 ) -> tuple[Path, ...]:
     """The table under its title, with what the paper says above and the figures beneath; all files written.
 
-    Also as a page that holds everything; a note that is a Markdown table of its own is not for it.
+    Also as a page that holds everything.
     """
     from ipg.report.html import check_page, write_page
-    from ipg.report.table_page import table_page
+    from ipg.report.table_page import Beneath, table_page
 
     page = folder / "report.html"
     check_page(page, remedy="name another folder with --output")
     pictures = [write_text(folder / f"{stem}.svg", svg) for stem, svg in (figures or {}).items()]
     where = f"In the paper: `{reproduction.paper}`. " if reproduction.paper else "Not in the paper. "
     before = [quick_note(reproduction), where + f"What it says: {reproduction.claim}"]
-    notes = [note for note in table.notes if not note.startswith("|")]
     lead = [text for text in before if text]
-    html = table_page(reproduction.title, lead, table.head, table.lines, notes, (figures or {}).values())
-    return (*write_table(table, folder, reproduction.title, before, pictures), *pictures, write_page(page, html))
+    further = [Beneath(one.title, one.head, one.lines, one.notes) for one in table.further]
+    drawn = (figures or {}).values()
+    html = table_page(reproduction.title, lead, table.head, table.lines, table.notes, drawn, further)
+    marked = table.of_version("quick" if reproduction.quick else "whole")
+    return (*write_table(marked, folder, reproduction.title, before, pictures), *pictures, write_page(page, html))
 
 
 def _trials(asked: Asked, ran: Run) -> Written:
@@ -161,25 +164,50 @@ def _runtime(asked: Asked, ran: Run) -> Written:
 
     table = table_of(asked.reproduction, with_cost(ran.measured))
     if (steps := step_table(asked.results)) is not None:
-        table = replace(table, notes=(*table.notes, "Single steps, measured by `ipg bench`:", steps))
+        table = replace(table, further=(steps,))
     return Written(asked.folder, _write(asked.reproduction, asked.folder, table), ran.failed, ran.left)
 
 
 def _theory(reproduction: Reproduction, place: Place, folder: Path) -> Written:
+    kept = place.results / reproduction.name  # in the place of rows, for the page
+    if not place.run:
+        return _kept(reproduction, place, kept, folder)
     from ipg.experiments.reproduce.theory import schematic, theory
 
-    table, further, figures = {"theory": theory, "schematic": schematic}[reproduction.kind](reproduction)
-    table = replace(table, notes=(*table.notes, *further))
+    table, figures = {"theory": theory, "schematic": schematic}[reproduction.kind](reproduction)
     files = _write(reproduction, folder, table, figures)
     if place.results != RESULTS or place.results.is_dir():  # else nobody asked for a folder of results
-        kept = place.results / reproduction.name  # in the place of rows, for the page
         files += (write_text(kept / KEPT_TABLE, table.markdown() + "\n"),)
         if svg := figures.get(reproduction.name):
             files += (write_text(kept / f"{reproduction.name}.svg", svg),)
     return Written(folder, files)
 
 
+def _kept(reproduction: Reproduction, place: Place, kept: Path, folder: Path) -> Written:
+    """The table as it was made last, with the figure where one was kept; nothing is run.
+
+    Raises:
+        ValueError: what was kept is no table.
+    """
+    name, file = reproduction.name, kept / KEPT_TABLE
+    if not file.is_file():
+        place.say(f"{name}: nothing is kept of it in {place.results}; ipg reproduce {name} makes it")
+        return Written(folder, ())
+    try:
+        table = read_markdown(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}; take it away and make it again with: ipg reproduce {name}") from None
+    picture = kept / f"{name}.svg"
+    figures = {name: picture.read_text(encoding="utf-8")} if picture.is_file() else {}
+    if not figures:
+        place.say(f"{name}: its table is as it was made last; figures are not kept, ipg reproduce {name} draws them")
+    return Written(folder, _write(reproduction, folder, table, figures))
+
+
 def _galleries(reproduction: Reproduction, place: Place, folder: Path) -> Written:
+    if not place.run:
+        place.say(f"{reproduction.name}: nothing is kept of it; ipg reproduce {reproduction.name} makes it")
+        return Written(folder, ())
     from ipg.experiments.reproduce.galleries import gallery
 
     files: list[Path] = []
@@ -194,7 +222,7 @@ def _galleries(reproduction: Reproduction, place: Place, folder: Path) -> Writte
 
 def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
     from ipg.experiments.reproduce.figures import search_drawings
-    from ipg.experiments.reproduce.search import found_settings, search_settings, search_table
+    from ipg.experiments.reproduce.search import found_settings, search_rows, search_settings, search_table
 
     home = place.results / reproduction.name
     machine: dict[str, Any] = {name: getattr(place, name) for name in ("workers", "device", "engine", "console")}
@@ -211,7 +239,7 @@ def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
             over = not whole
         except DataError as error:
             place.say(f"not run: {dataset}, for {error}")
-    table = search_table(reproduction, found_settings(reproduction, home))
+    table = search_table(reproduction, found_settings(reproduction, home), search_rows(reproduction, home))
     figures = {stem: drawing.svg for stem, drawing in search_drawings(reproduction, home).items()}
     return Written(folder, _write(reproduction, folder, table, figures), left=over)
 

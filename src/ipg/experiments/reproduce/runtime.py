@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ipg.experiments.arms import training_seconds
+from ipg.experiments.reproduce.cells import Table
 from ipg.experiments.reproduce.rows import Measured
 from ipg.experiments.store import read_rows
-from ipg.experiments.tables.text import markdown, short
+from ipg.experiments.tables.rows import check_provenance
+from ipg.experiments.tables.text import commit_text, origin, short
 
 __all__ = ["step_table", "with_cost"]
 
@@ -47,12 +49,39 @@ STEPS = ("steps", "gpu", "pretrained")
 """Benchmarks of single iterations; those of GPUs are captured, in bf16, and compiled unless networks are pretrained."""
 
 
-def step_table(results: Path) -> str | None:
-    """The last measured time of a step of each case with its ratio to ERM's, and the paper's estimate of that ratio."""
-    rows = [row for row in read_rows(results / "speed.jsonl") if row["benchmark"] in STEPS and row["ideal"]]
+def step_table(results: Path) -> Table | None:
+    """The last measured time of a step of each case with its ratio to ERM's, and the paper's estimate of that ratio.
+
+    Raises:
+        ProvenanceError: a row does not say where it comes from.
+    """
+    file = results / "speed.jsonl"
+    rows = [row for row in read_rows(file) if row["benchmark"] in STEPS and row["ideal"]]
+    check_provenance(rows, file)
     latest = {(row["hardware"], row["case"], row["unit"]): row for row in rows}
+    if not latest:
+        return None
     lines = [
-        [case, hardware, f"{short(row['value'])} {unit}", f"{row['ratio']:.2f}", f"{row['ideal']:.3g}"]
+        (case, hardware, f"{short(row['value'])} {unit}", f"{row['ratio']:.2f}", f"{row['ideal']:.3g}")
         for (hardware, case, unit), row in latest.items()
     ]
-    return markdown(["step", "hardware", "median", "over ERM", "paper's estimate"], lines, text=2) if lines else None
+    records = [
+        {
+            "step": case,
+            "median": row["value"],
+            "unit": unit,
+            "over ERM": row["ratio"],
+            "paper's estimate": row["ideal"],
+            "hardware": hardware,
+            "commit": commit_text(row["commit"]).strip("`"),
+        }
+        for (hardware, case, unit), row in latest.items()
+    ]
+    return Table(
+        ("step", "hardware", "median", "over ERM", "paper's estimate"),
+        tuple(lines),
+        (f"{origin(list(latest.values()))}.",),
+        records=tuple(records),
+        title="Single steps, measured by `ipg bench`",
+        name="steps",
+    )

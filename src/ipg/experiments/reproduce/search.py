@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +12,27 @@ from rich.console import Console
 
 from ipg.config import RunConfig, read_toml
 from ipg.data.errors import DataError
+from ipg.experiments.arms import Row
+from ipg.experiments.reproduce.cells import Table
 from ipg.experiments.reproduce.plan import Reproduction, shared, title_of
 from ipg.experiments.reproduce.rows import data_obstacle, obstacle
-from ipg.experiments.reproduce.table import Table
+from ipg.experiments.reproduce.table import RULES
 from ipg.experiments.search.result import origin_of
+from ipg.experiments.store import read_rows
+from ipg.experiments.tables.rows import check_provenance
+from ipg.experiments.tables.text import commit_text, origin
 
-__all__ = ["VARIED", "Searched", "found_settings", "in_short", "search_settings", "search_table"]
+__all__ = [
+    "VARIED", "Searched", "found_settings", "in_short", "papers_settings", "search_rows", "search_settings",
+    "search_table",
+]  # fmt: skip
 
 SETTINGS = ("alpha", "tau", "margin", "pairs", "learning_rate", "batch", "epochs")
 VARIED = ("learning_rate", "epochs")
 """Beside the space of the method itself."""
 SEED = 100
+PAPER = "paper"
+NONE = "–"
 PAPERS_TRIALS = 100
 """Of the paper's own search, on each data set."""
 
@@ -49,6 +59,28 @@ def _read(file: Path) -> Searched:
     return Searched(read_toml(file, "result of a search"), *origin_of(file.read_text(encoding="utf-8")))
 
 
+def search_rows(reproduction: Reproduction, folder: Path) -> dict[str, list[Row]]:
+    """The trials of the searches in `folder`, by data set.
+
+    Raises:
+        ProvenanceError: a row does not say where it comes from.
+    """
+    found: dict[str, list[Row]] = {}
+    for dataset in reproduction.settings["studies"]:
+        file = folder / dataset / "trials.jsonl"
+        found[dataset] = list(read_rows(file))
+        check_provenance(found[dataset], file)
+    return found
+
+
+def papers_settings(dataset: str) -> dict[str, Any]:
+    """What a search begins with: the paper's settings, of photographs with pairs from a file."""
+    settings: dict[str, Any] = dict(shared()["protocols"]["paper"][dataset])
+    if "weights" in settings and isinstance(settings["pairs"], int):
+        settings["pairs"] = f"pairs-{settings['pairs']}"
+    return settings
+
+
 def search_settings(
     reproduction: Reproduction,
     dataset: str,
@@ -71,10 +103,7 @@ def search_settings(
     from ipg.experiments.search.run import make_plan, search
 
     small = shared()["quick"]
-    settings: dict[str, Any] = dict(shared()["protocols"]["paper"][dataset])
-    data = dataset
-    if "weights" in settings and isinstance(settings["pairs"], int):
-        settings["pairs"] = f"pairs-{settings['pairs']}"
+    settings, data = papers_settings(dataset), dataset
     if reproduction.quick:
         data = small["data"][dataset]
         kept = {name: settings[name] for name in ("alpha", "tau", "margin", "every")}
@@ -91,26 +120,63 @@ def search_settings(
     return bool(found.count("complete", "wrong", "pruned") >= reproduction.settings["trials"])
 
 
-def search_table(reproduction: Reproduction, found: Mapping[str, Searched | None]) -> Table:
+def search_table(
+    reproduction: Reproduction, found: Mapping[str, Searched | None], rows: Mapping[str, Sequence[Row]]
+) -> Table:
     """Two lines a data set: the paper's settings, and those found, of how many trials and with what score.
 
-    Of the small version, whose data are others, those found alone.
+    Of the small version, whose data are others, those found alone. `rows` are the trials, which say where that was.
     """
-    lines = []
+    lines: list[tuple[str, ...]] = []
+    records: list[dict[str, Any]] = []
+
+    def add(whose: str, dataset: str, settings: Mapping[str, Any], trials: int | None, score: float | None) -> None:
+        """A line and its record; `rows` are told of ours alone."""
+        ours = [] if whose == PAPER else rows.get(dataset, ())
+        data = title_of(shared()["quick"]["data"][dataset] if reproduction.quick else dataset)
+        done = "" if settings else "not run"
+        values = {name: settings.get(name) for name in SETTINGS}
+        told = NONE if score is None else f"{100 * score:.1f}"
+        lines.append((data, whose, *map(in_short, values.values()), in_short(trials), told, done))
+        named = {name.replace("_", " "): value for name, value in values.items()}
+        records.append(
+            {
+                "data": data,
+                "settings": whose,
+                **named,
+                "trials": trials,
+                "score": None if score is None else 100 * score,
+                "selection": None if whose == PAPER else settings.get("selection"),
+                "hardware": " and ".join(dict.fromkeys(row["hardware"] for row in ours)),
+                "commit": " and ".join(dict.fromkeys(commit_text(row["commit"]).strip("`") for row in ours)),
+                "note": done,
+            }
+        )
+
     for dataset, best in found.items():
-        paper = shared()["protocols"]["paper"][dataset] | reproduction.settings.get("paper", {}).get(dataset, {})
-        data, settings = title_of(dataset), "ours"
-        if reproduction.quick:
-            data, settings = title_of(shared()["quick"]["data"][dataset]), "ours, quick version"
-        else:
-            values = (in_short(paper.get(name)) for name in SETTINGS)
-            lines.append((data, "paper", *values, str(PAPERS_TRIALS), "–", ""))
+        if not reproduction.quick:
+            own = reproduction.settings.get("paper", {}).get(dataset, {})
+            add(PAPER, dataset, shared()["protocols"]["paper"][dataset] | own, PAPERS_TRIALS, None)
         known = Searched({}, None, None) if best is None else best
-        score = "–" if known.score is None else f"{100 * known.score:.1f}"
-        ours = [*(in_short(known.settings.get(name)) for name in SETTINGS), in_short(known.trials), score]
-        lines.append((data, settings, *ours, "" if best else "not run"))
+        whose = "ours, quick version" if reproduction.quick else "ours"
+        add(whose, dataset, known.settings, known.trials, known.score)
     head = ("data", "settings", *(name.replace("_", " ") for name in SETTINGS), "trials", "score", "")
-    return Table(head, tuple(lines), (_note(reproduction),))
+    trials = [row for dataset in found for row in rows.get(dataset, ())]
+    notes = [_note(reproduction), *_selection(reproduction, found), *([f"{origin(trials)}."] if trials else [])]
+    return Table(head, tuple(lines), tuple(notes), records=tuple(records))
+
+
+def _selection(reproduction: Reproduction, found: Mapping[str, Searched | None]) -> list[str]:
+    """A sentence on the epoch that trials are judged at, where it is known."""
+    rules: dict[str, list[str]] = {}
+    for dataset, best in found.items():
+        if best is not None and (rule := best.settings.get("selection")):
+            data = shared()["quick"]["data"][dataset] if reproduction.quick else dataset
+            rules.setdefault(str(rule), []).append(title_of(data))
+    told = "; ".join(
+        f"`{rule}`, {RULES.get(rule, 'a rule of its own')} ({'; '.join(on)})" for rule, on in rules.items()
+    )
+    return [f"*Selection rule*, by which an epoch is kept and its trial judged: {told}."] if told else []
 
 
 def _note(reproduction: Reproduction) -> str:
@@ -134,4 +200,4 @@ def in_short(value: Any) -> str:
     if isinstance(value, str):
         with suppress(ValueError):
             value = float(value)
-    return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+    return NONE if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,67 +1,37 @@
-"""The table of a reproduction: ours beside the paper's, the difference, how many seeds, where and from what source."""
+"""The table of a reproduction: ours beside the paper's, the difference, seeds, selection rule, hardware and commit."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ipg.experiments.arms import Figure, Spread, broke_off
+from ipg.experiments.reproduce.cells import Table
 from ipg.experiments.reproduce.plan import Reproduction, shared, title_of
 from ipg.experiments.reproduce.rows import Measured
-from ipg.experiments.tables.formats import latex
 from ipg.experiments.tables.study import METRICS as SHARES
-from ipg.experiments.tables.text import collapse_text, commit_text, markdown, origin
-from ipg.files import write_json, write_text
+from ipg.experiments.tables.text import collapse_text, commit_text, origin
 
-__all__ = ["KEPT_TABLE", "METRICS", "Table", "quick_note", "table_of", "write_table"]
+__all__ = ["FACTORS", "METRICS", "RULES", "quick_note", "table_of"]
 
 METRICS = {**SHARES, "cost": "time over ERM", "task_loss": "least task loss"}
 """Metrics as the tables call them."""
 FACTORS = ("cost", "task_loss")
 """Metrics that are no shares."""
 RULES = {
-    "training_environments": "on ColoredMNIST by the paper's rule, the best in the training environments, where the "
-    "use of colour pays",
-    "worst_group": "of photographs by the worst group of the validation images",
+    "last": "that at the end of training",
+    "training_environments": "the paper's on ColoredMNIST: the best in the training environments, where the use of "
+    "colour pays",
+    "worst_group": "the paper's on photographs: the best in the worst group of the validation images",
+    "pairs": "the best by balanced validation accuracy times the share of held-out pairs that agree",
 }
-"""How an epoch is kept, in words."""
+"""Which epoch a rule keeps, in words."""
+LEAST = {"task_loss": "least of all epochs"}
+"""Metrics that are of no kept epoch, and of which one they are."""
+LAST_EPOCH = " *Last epoch*: at the end of training, whichever is kept."
 NONE = "–"
-
-
-KEPT_TABLE = "table.md"
-"""Among the rows of a reproduction that has none: its table as it was made last."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells of text, and sentences beneath."""
-
-    head: tuple[str, ...]
-    lines: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...]
-    text: int = 2
-    """So many columns lean left."""
-    records: tuple[Mapping[str, Any], ...] = ()
-    """The same with every number apart and in full, where there is more to say than the cells do."""
-
-    def markdown(self) -> str:
-        """The table and its notes."""
-        return "\n\n".join([markdown(self.head, self.lines, text=self.text), *self.notes])
-
-    def csv(self) -> str:
-        """The records, or the cells where there are none; nothing for what is not known."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        if self.records:
-            writer.writerows([list(self.records[0]), *(record.values() for record in self.records)])
-        else:
-            writer.writerows([self.head, *self.lines])
-        return out.getvalue()
 
 
 def table_of(reproduction: Reproduction, measured: Sequence[Measured]) -> Table:
@@ -101,6 +71,7 @@ def _record(reproduction: Reproduction, found: Measured, metric: str) -> dict[st
     scale = 1.0 if metric in FACTORS else 100.0
     _, collapsed, hardware, commit, note = _source(found)
     mean = None if ours is None else scale * ours.mean
+    low, high = (None, None) if ours is None or ours.interval is None else (scale * end for end in ours.interval)
     return {
         "version": "quick" if reproduction.quick else "whole",
         "data": _data(found),
@@ -109,9 +80,12 @@ def _record(reproduction: Reproduction, found: Measured, metric: str) -> dict[st
         "metric": metric,
         "mean": mean,
         "deviation": None if ours is None or ours.deviation is None else scale * ours.deviation,
+        "interval low": low,
+        "interval high": high,
         "last epoch mean": None if last is None else scale * last.mean,
         "last epoch deviation": None if last is None or last.deviation is None else scale * last.deviation,
         "seeds": len(found.seeds),
+        "selection": LEAST.get(metric, " and ".join(_rules(found))) if found.cell.trials else None,
         "paper mean": figure.mean if figure else None,
         "paper deviation": figure.spread if figure else None,
         "paper trials": figure.count if figure else None,
@@ -121,6 +95,11 @@ def _record(reproduction: Reproduction, found: Measured, metric: str) -> dict[st
         "commit": commit.replace("`", ""),
         "note": note,
     }
+
+
+def _rules(found: Measured) -> list[str]:
+    """By which rules an epoch is kept."""
+    return sorted({trial.config.selection for trial in found.cell.trials})
 
 
 def _data(found: Measured) -> str:
@@ -217,16 +196,44 @@ def _notes(reproduction: Reproduction, measured: Sequence[Measured], *, last: bo
     shares = [METRICS[metric] for metric in reproduction.metrics if metric not in FACTORS]
     unit = f"{', '.join(shares).capitalize()} in percent on test images; means" if shares else "Means"
     notes = [
-        f"{unit} ± standard deviation (n - 1) over seeds. *Collapsed*: {collapse_text(sum(map(broke_off, rows)))}."
+        f"{unit} ± standard deviation (n - 1) over seeds; as CSV and JSON with the 95 % interval of each (percentile "
+        f"bootstrap over seeds). *Collapsed*: {collapse_text(sum(map(broke_off, rows)))}."
     ]
-    if last:
-        rules = frozenset[str]().union(*(found.cell.keeps for found in measured))
-        kept = "; ".join(RULES.get(rule, f"by the rule `{rule}`") for rule in sorted(rules))
-        notes.append(f"*Last epoch*: beside the epoch that is kept, {kept}.")
+    if set(reproduction.metrics) <= LEAST.keys():
+        notes.append("*Selection rule*: none, it is the least of all epochs.")
+    elif rules := _selection(measured):
+        notes.append(f"*Selection rule*, by which an epoch is kept: {rules}." + (LAST_EPOCH if last else ""))
     if not reproduction.quick:
         notes += [note for note in (reproduction.notes, _precisions(measured)) if note]
     notes += [f"{origin(rows)}."] if rows else ["Nothing is measured yet."]
     return notes
+
+
+def _selection(measured: Sequence[Measured]) -> str:
+    """The rules, each with where it holds: data sets, protocols on them, or settings where these differ."""
+    places: dict[str, dict[str, None]] = {}
+    for data, of_data in _by(measured, _data).items():
+        whole = len({rule for found in of_data for rule in _rules(found)}) == 1
+        for protocol, cells in _by(of_data, lambda found: found.cell.protocol).items():
+            rules = Counter(rule for found in cells for rule in _rules(found))
+            where = data if whole else f"{data}, protocol {protocol}"
+            for found in cells:
+                for rule in _rules(found):
+                    told = where if len(rules) == 1 else f"{where}, {found.cell.name}"
+                    places.setdefault(rule, {})[told] = None
+    words = {rule: f"`{rule}`" + (f", {RULES[rule]}" if rule in RULES else "") for rule in places}
+    if len(places) == 1:
+        return words[next(iter(places))]
+    return "; ".join(f"{words[rule]} ({'; '.join(where)})" for rule, where in places.items())
+
+
+def _by(measured: Sequence[Measured], key: Callable[[Measured], str]) -> dict[str, list[Measured]]:
+    """What has trials, in groups."""
+    groups: dict[str, list[Measured]] = {}
+    for found in measured:
+        if found.cell.trials:
+            groups.setdefault(key(found), []).append(found)
+    return groups
 
 
 def _precisions(measured: Sequence[Measured]) -> str:
@@ -248,19 +255,3 @@ def _precisions(measured: Sequence[Measured]) -> str:
 
 def _spelt(precision: str) -> str:
     return "TF32" if precision == "tf32" else precision
-
-
-def write_table(
-    table: Table, folder: Path, title: str, before: Sequence[str] = (), figures: Sequence[Path] = ()
-) -> list[Path]:
-    """Write the table as Markdown (with title, sentences and figures), CSV, LaTeX, and JSON where it has records."""
-    pictures = [f"![{path.stem}]({path.name})" for path in figures]
-    page = "\n\n".join([f"# {title}", *(text for text in before if text), table.markdown(), *pictures]) + "\n"
-    notes = [title + ".", *(text for text in before if text), *table.notes]
-    tex = latex(table.head, table.lines, [note.replace("*", "") for note in notes], label=folder.name, text=table.text)
-    written = {"table.md": page, "table.csv": table.csv(), "table.tex": tex}
-    files = [write_text(folder / name, content) for name, content in written.items()]
-    if table.records:
-        content = {"title": title, "cells": list(table.records), "notes": list(table.notes)}
-        files.append(write_json(folder / "table.json", content))
-    return files

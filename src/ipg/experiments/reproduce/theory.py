@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ipg.experiments.reproduce.cells import Table
 from ipg.experiments.reproduce.plan import Reproduction
-from ipg.experiments.reproduce.table import Table
-from ipg.experiments.tables.text import origin
+from ipg.experiments.tables.text import commit_text, origin
 from ipg.experiments.theory.descent import ALPHA, Descent, descents
 from ipg.experiments.theory.schematic import Schematic, run_schematic, task_loss_surface
 from ipg.experiments.theory.stability import Stability, observe
@@ -21,8 +23,8 @@ from ipg.training.provenance import provenance
 
 __all__ = ["descent_table", "schematic", "schematic_table", "stability_table", "theory"]
 
-Made = tuple[Table, list[str], dict[str, str]]
-"""A table, further ones as text, and figures by the stem of their file."""
+Made = tuple[Table, dict[str, str]]
+"""A table, with those beneath it, and figures by the stem of their file."""
 
 
 def theory(reproduction: Reproduction) -> Made:
@@ -38,7 +40,7 @@ def theory(reproduction: Reproduction) -> Made:
     mark = " (quick version)" if reproduction.quick else ""
     figures = {"theory-descent": _descent_figure(found, mark)}
     figures |= {f"theory-stability-{tau:g}": _stability_figure(observed, tau, mark) for tau in settings["taus"]}
-    return descent_table(found), [stability_table(observed).markdown()], figures
+    return replace(descent_table(found), further=(stability_table(observed),)), figures
 
 
 def descent_table(found: Sequence[Descent]) -> Table:
@@ -49,43 +51,64 @@ def descent_table(found: Sequence[Descent]) -> Table:
             descent.way,
             str(descent.losses.shape[1] - 1),
             f"{float(descent.mean[-1]):.4f}",
-            f"{100 * descent.rising:.2f} %",
-            f"{100 * descent.rising_in_the_mean:.2f} %",
+            _share(descent.rising, 2),
+            _share(descent.rising_in_the_mean, 2),
             str(descent.longest_rise),
         )
         for descent in found
     ]
     count = len(found[0].losses)
+    source = provenance(torch.device("cpu"))
+    records = [
+        {
+            "way to step": descent.way,
+            "problems": count,
+            "iterations": descent.losses.shape[1] - 1,
+            "loss at the end": float(descent.mean[-1]),
+            "rises": descent.rising,
+            "rises in the mean": descent.rising_in_the_mean,
+            "longest rise": descent.longest_rise,
+            **_source(source),
+        }
+        for descent in found
+    ]
     notes = (
         f"The corrective loss of {count:,} random quadratics, alpha {ALPHA:g}, the condition violated throughout, as a "
         "share of its first value. *Rises*: iterations in which the loss of a problem does not fall; *in the mean*: in "
         "which the mean over problems does not; *longest rise*: most of them in a row.",
-        f"{_machine()}.",
+        f"{origin([source])}.",
     )
-    return Table(head, tuple(lines), notes, text=1)
+    return Table(head, tuple(lines), notes, text=1, records=tuple(records))
 
 
 def stability_table(observed: Sequence[Stability]) -> Table:
     """A line a threshold and floor, over the seeds."""
     head = ("tau", "floor", "seeds", "violated", "excursions a run", "mean length", "longest", "clipped", "floored")
     lines = []
+    records = []
+    source = provenance(torch.device("cpu"))
     for tau, floor in dict.fromkeys((run.tau, run.floor) for run in observed):
         runs = [run for run in observed if (run.tau, run.floor) == (tau, floor)]
         lengths = [length for run in runs for length in run.excursions]
         met = sum(run.met for run in runs)
+        violated, often = statistics.fmean(run.violated_share for run in runs), len(lengths) / len(runs)
+        mean, most = statistics.fmean(lengths) if lengths else None, max(lengths, default=0)
+        clipped, floored = (
+            sum(sum(getattr(run, name)) for run in runs) / met if met else None for name in ("clipped", "floored")
+        )
+        values = (tau, floor, len(runs), violated, often, mean, most, clipped, floored)
+        records.append({**dict(zip(head, values, strict=True)), **_source(source)})
         lines.append(
             (
                 f"{tau:g}",
                 f"{floor:g}",
                 str(len(runs)),
-                f"{100 * statistics.fmean(run.violated_share for run in runs):.1f} %",
-                f"{len(lengths) / len(runs):.1f}",
-                f"{statistics.fmean(lengths):.1f}" if lengths else "–",
-                str(max(lengths, default=0)),
-                *(
-                    f"{100 * sum(sum(getattr(run, name)) for run in runs) / met:.1f} %" if met else "–"
-                    for name in ("clipped", "floored")
-                ),
+                _share(violated, 1),
+                f"{often:.1f}",
+                "–" if mean is None else f"{mean:.1f}",
+                str(most),
+                _share(clipped, 1),
+                _share(floored, 1),
             )
         )
     steps = len(observed[0].violated)
@@ -93,9 +116,23 @@ def stability_table(observed: Sequence[Stability]) -> Table:
         f"The small network on coloured fashion with noisy labels, 124 pairs, {steps} iterations a run. *Violated*: "
         "share of all iterations. *Excursions*: runs of violated iterations after the condition was met for the first "
         "time. *Clipped*, *floored*: share of the iterations in which the condition is met.",
-        f"{_machine()}.",
+        f"{origin([source])}.",
     )
-    return Table(head, tuple(lines), notes, text=0)
+    return Table(head, tuple(lines), notes, text=0, records=tuple(records), title="Stability", name="stability")
+
+
+def _share(value: float | None, digits: int) -> str:
+    """A fraction in per cent; one above zero is never told as zero."""
+    if value is None:
+        return "–"
+    least = 10.0**-digits
+    text = f"{100 * value:.{digits}f}"
+    return f"< {least:.{digits}f} %" if value > 0 and float(text) == 0 else f"{text} %"
+
+
+def _source(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a record comes from."""
+    return {"hardware": found["hardware"], "commit": commit_text(found["commit"]).strip("`")}
 
 
 def _descent_figure(found: Sequence[Descent], mark: str) -> str:
@@ -137,24 +174,25 @@ def schematic(reproduction: Reproduction) -> Made:
 
     axes = ("θ₁, the shortcut", "θ₂, the cause")
     data = space_data("The method in model space, over lines of equal task loss", axes, arrows, legend, loss)
-    return schematic_table(run), [], {"schematic": draw_space(data)}
+    return schematic_table(run), {"schematic": draw_space(data)}
 
 
 def schematic_table(run: Schematic) -> Table:
     """A line an iteration."""
     head = ("iteration", "disagreement", "condition", "corrective step", "task step", "ratio")
     lines = []
+    records = []
+    source = provenance(torch.device("cpu"))
     for number, step in enumerate(run.steps, start=1):
         corrective, task = (
             float(np.hypot(end[0] - start[0], end[1] - start[1]))
             for start, end in ((step.before, step.corrected), (step.corrected, step.after))
         )
         condition = "violated" if step.violated else "met"
-        ratio = f"{task / corrective:.3f}" if corrective else "–"
-        lines.append((str(number), f"{step.disagreement:.3f}", condition, f"{corrective:.3f}", f"{task:.3f}", ratio))
-    note = f"A network with two parameters under plain gradient descent; tau {run.tau:g}. {_machine()}."
-    return Table(head, tuple(lines), (note,), text=0)
-
-
-def _machine() -> str:
-    return origin([provenance(torch.device("cpu"))])
+        ratio = task / corrective if corrective else None
+        told = "–" if ratio is None else f"{ratio:.3f}"
+        lines.append((str(number), f"{step.disagreement:.3f}", condition, f"{corrective:.3f}", f"{task:.3f}", told))
+        values = (number, step.disagreement, condition, corrective, task, ratio)
+        records.append({**dict(zip(head, values, strict=True)), **_source(source)})
+    note = f"A network with two parameters under plain gradient descent; tau {run.tau:g}. {origin([source])}."
+    return Table(head, tuple(lines), (note,), text=0, records=tuple(records))

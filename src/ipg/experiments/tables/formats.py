@@ -17,6 +17,7 @@ __all__ = ["FORMATS", "as_csv", "as_json", "as_latex", "as_markdown", "latex"]
 SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$", "–": "--", "α": r"$\alpha$",
+    "<": "$<$", ">": "$>$",
 }  # fmt: skip
 """What LaTeX would take for something else, and letters that its fonts lack."""
 

@@ -29,7 +29,7 @@ from ipg.experiments.tables.text import (
 from ipg.experiments.unified.plan import ceiling_of, sets_apart
 from ipg.methods import method_class
 
-__all__ = ["results_page", "varying_settings"]
+__all__ = ["BUILDER", "PAIR_SETTINGS", "results_page", "varying_settings"]
 
 PAIR_SETTINGS = ("pairs", "pair_batch", "margin", "alpha", "tau", "every")
 SETTINGS = (
@@ -37,7 +37,8 @@ SETTINGS = (
     "class_weighted", "batch_norm", "crop", "decision", "precision", "engine",
 )  # fmt: skip
 """What the long tables show of a configuration: a column each where arms differ, else in a line above."""
-FURTHER = ("size", "optimizer", "weight_decay", "start", "freeze", "flip", "masks", "steps", "normalization")
+BUILDER = "pair_builder"
+FURTHER = (BUILDER, "size", "optimizer", "weight_decay", "start", "freeze", "flip", "masks", "steps", "normalization")
 """What they show only where arms differ."""
 
 
@@ -93,7 +94,10 @@ def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
         lines.append(
             [
                 _titled(arm),
-                *(str(arm.config[name]) if guided or name not in PAIR_SETTINGS else NONE for name in varying),
+                *(
+                    str(arm.setting(name)) if guided or name not in (*PAIR_SETTINGS, BUILDER) else NONE
+                    for name in varying
+                ),
                 *(seeds, accuracy, last, share(means[0]), worst, share(means[1])),
                 *(str(arm.collapsed) if arm.rows else NONE, seconds),
                 f"{figure_text(figure)} (`{figure.table}`)" if figure else NONE,
@@ -133,7 +137,7 @@ def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
         lines.append(
             [
                 *([_titled(arm)] if several else []),
-                *(str(arm.config[name]) for name in varying),
+                *(str(arm.setting(name)) for name in varying),
                 *(seeds_text(arm), percent(_worth(arm, metric)), share(disagreement.mean if disagreement else None)),
                 *(NONE if arm.seconds is None else f"{arm.seconds:.1f}", ", ".join(marks)),
             ]
@@ -200,7 +204,9 @@ def _ends(study: Measured) -> list[str]:
 
 def varying_settings(arms: Sequence[Arm]) -> tuple[list[str], str]:
     """The settings in which arms differ, and a line on those they share."""
-    values = {name: {str(arm.config.get(name)) for arm in arms} for name in (*SETTINGS, *FURTHER)}
+    values = {name: {str(arm.setting(name)) for arm in arms} for name in (*SETTINGS, *FURTHER)}
+    guided = [arm for arm in arms if "pairs" in method_class(arm.method).needs]
+    values[BUILDER] = {found for arm in guided if (found := arm.setting(BUILDER)) is not None}
     varying = [name for name, found in values.items() if len(found) > 1]
     shared = ", ".join(f"{words(name)} {code(*values[name])}" for name in SETTINGS if name not in varying)
     return varying, f"All arms: {shared}."

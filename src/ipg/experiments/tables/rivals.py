@@ -29,6 +29,7 @@ from ipg.experiments.tables.text import (
 )
 from ipg.methods import method_class
 from ipg.methods.base import NEEDS
+from ipg.methods.options import option_defaults
 
 __all__ = ["ENDING", "rivals_table"]
 
@@ -36,6 +37,8 @@ ENDING = "_unified"
 """How studies of the unified protocol end."""
 TIMED = 2
 """Trials that times are told from, at the least: of one it may be the first of its process, which waits for much."""
+MARK = "†"
+"""Behind a figure of the paper's that is of something else than its line, by more than its protocol."""
 _VARIANTS = {
     "augment": {"random": "random copies", "swap": "opposite colour"},
     "attribution": {"ixg": "input × gradient"},
@@ -62,16 +65,41 @@ def rivals_table(study: Measured, figures: Sequence[Figure]) -> str:
             percent(arm.spread("average" if by_group else "worst_group")),
             _times(arm, plain),
             seeds_text(arm),
-            figure_text(beside(arm, figures) if by_group else figure_of(arm, figures)),
+            _cell(_figure(arm, figures, by_group=by_group)),
         ]
         for arm in ranked
     ]
     return "\n\n".join(
-        [markdown(head, lines, text=2), wrapped(_notes(ranked, by_group=by_group)), _from(ranked, study)]
+        [markdown(head, lines, text=2), wrapped(_notes(ranked, figures, by_group=by_group)), _from(ranked, study)]
     )
 
 
-def _notes(arms: Sequence[Arm], *, by_group: bool) -> str:
+def _figure(arm: Arm, figures: Sequence[Figure], *, by_group: bool) -> Figure | None:
+    """What the paper has for the method, or quotes from others for one with the arm's options."""
+    found = beside(arm, figures) if by_group else figure_of(arm, figures)
+    options = {**option_defaults(method_class(arm.method)), **arm.options}
+    wanted = (arm.dataset, arm.method, "worst_group" if by_group else "average")
+    quoted = (
+        figure
+        for figure in figures
+        if (figure.dataset, figure.rival, figure.metric) == wanted and figure.options.items() <= options.items()
+    )
+    return found or next(quoted, None)
+
+
+def _cell(figure: Figure | None) -> str:
+    """The figure, marked where it is of something else than its line."""
+    return figure_text(figure) + (f" {MARK}" if figure and figure.note else "")
+
+
+def _marked(arms: Sequence[Arm], figures: Sequence[Figure], *, by_group: bool) -> str:
+    """A sentence on what is marked; none without marks."""
+    told = [(_title(arm, arms), _figure(arm, figures, by_group=by_group)) for arm in arms]
+    notes = "; ".join(f"{title}'s is {figure.note}" for title, figure in told if figure and figure.note)
+    return f" {MARK}: of something else than its line: {notes}." if notes else ""
+
+
+def _notes(arms: Sequence[Arm], figures: Sequence[Figure], *, by_group: bool) -> str:
     """What the columns are."""
     networks = sorted({str(arm.config["model"]) for arm in arms})
     epochs = sorted({int(arm.config["epochs"]) for arm in arms})
@@ -88,7 +116,7 @@ def _notes(arms: Sequence[Arm], *, by_group: bool) -> str:
         f"and compiling apart, over that of ERM in the same study, of {TIMED} trials or more that had the GPU to "
         "themselves. *Paper*: what the paper has for the method, mostly quoted from others under their own protocols"
         + (", on ResNet-50" if by_group else "")
-        + f". {meaning}: {'; '.join(collapses) or 'none'}."
+        + f".{_marked(arms, figures, by_group=by_group)} {meaning}: {'; '.join(collapses) or 'none'}."
         + "".join(f" {text}" for text in (begun, lost) if text)
     )
 

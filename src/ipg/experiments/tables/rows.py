@@ -73,8 +73,9 @@ def check_provenance(rows: Iterable[Row], file: Path) -> None:
     """Refuse rows that lack hardware, versions, commit or date."""
     for row in rows:
         if lacking := [name for name in ORIGIN if not row.get(name)]:
+            of = f"{row.get('method')}, seed {row.get('seed')}," if "case" not in row else row["case"]
             raise ProvenanceError(
-                f"{file}: the row of {row.get('method')}, seed {row.get('seed')}, does not name its "
+                f"{file}: the row of {of} does not name its "
                 f"{' and '.join(lacking)}, so that no table may quote it; take it out of the file and run the trial "
                 "again"
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 from ipg.evaluation.spread import Paired, Spread, paired, spread
 from ipg.experiments.arms import Arm, Figure, Row, figure_of
-from ipg.experiments.tables.long import PAIR_SETTINGS, varying_settings
+from ipg.experiments.tables.long import BUILDER, PAIR_SETTINGS, varying_settings
 from ipg.experiments.tables.rows import Measured
 from ipg.experiments.tables.text import (
     NAMES,
@@ -301,7 +301,7 @@ def _line(arm: Arm, settings: Sequence[str], figures: Sequence[Figure], metrics:
         protocol=arm.protocol,
         dataset=arm.dataset,
         settings={
-            name: arm.config.get(name) if guided or name not in PAIR_SETTINGS else None
+            name: arm.setting(name) if guided or name not in (*PAIR_SETTINGS, BUILDER) else None
             for name in settings
             if name != "selection"
         },

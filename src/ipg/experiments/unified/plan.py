@@ -33,7 +33,8 @@ class Contender:
     method: str
     config: Mapping[str, Any] = field(default_factory=dict)
     values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """From which to draw settings, in place of the method's own ranges or beside them."""
+    """From which to draw settings, in place of the method's own ranges or beside them; with none in a list the
+    method's own range is left out."""
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -144,8 +145,10 @@ def space_of(protocol: Protocol, contender: Contender) -> dict[str, Range]:
     """Where a contender's settings are drawn from: its own values, its method's ranges, the protocol's values."""
     shared = {name: values for name, values in protocol.values.items() if name not in contender.config}
     space = {name: Choice(tuple(values)) for name, values in shared.items()}
-    own = {name: Choice(tuple(values)) for name, values in contender.values.items()}
-    return {**space, **method_class(contender.method).space, **own}
+    own = {name: Choice(tuple(values)) for name, values in contender.values.items() if values}
+    left_out = contender.values.keys() - own.keys()
+    ranges = {name: known for name, known in method_class(contender.method).space.items() if name not in left_out}
+    return {**space, **ranges, **own}
 
 
 def draw(range_: Range, seed: int, *purpose: str | int) -> Any:
