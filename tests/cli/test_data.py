@@ -109,6 +109,29 @@ def test_every_kind_of_problem_is_named(ipg, photos: Path) -> None:
     assert out.count("more like these") == 1
 
 
+def test_check_goes_on_with_the_rows_that_can_be_used(ipg, photos: Path) -> None:
+    table = photos / "labels.csv"
+    table.write_text(table.read_text().replace("cat/06.png,0,1", "cat/none.png,0,1") + "\ndog/05.png,1,0")
+    (photos / "cat" / "04.png").write_bytes((photos / "cat" / "04.png").read_bytes()[:60])  # cut off
+    done = ipg("data", "check", "photos/labels.csv", "--size", "16")
+    assert done.code == 1
+    out = " ".join(done.out.split())
+    assert "photos/labels.csv cannot be used: 2 problems" in out
+    assert "there is no image 'cat/none.png'" in out
+    assert "'dog/05.png' is there already" in out
+    assert "What follows is of the other rows. labels: 23 images" in out
+    assert "✗ unreadable images (1)" in out
+    assert "cat/04.png: " in out
+    report = json.loads(ipg("data", "check", "photos/labels.csv", "--size", "16", "--json").out)
+    assert (report["broken"], len(report["problems"]), report["images"]) == (True, 2, 23)
+    assert report["findings"][0]["name"] == "unreadable images"
+    rows = table.read_text().splitlines()
+    table.write_text("\n".join([rows[0], *(row for row in rows if row.startswith(("cat/0", "cat/n")))]))
+    out = ipg("data", "check", "photos/labels.csv").out  # one class is no data set
+    assert "1 problem" in out
+    assert "What follows" not in out
+
+
 def test_paths_from_the_working_directory_are_told_in_a_line(ipg, photos: Path) -> None:
     table = photos / "labels.csv"
     header, *rows = table.read_text().splitlines()

@@ -116,6 +116,83 @@ def test_a_network_may_be_asked(ipg, embedded_runs: Path) -> None:
     assert "pixelated" in (ipg("pairs", "show", "pairs"), Path("pairs/sheet.html").read_text(encoding="utf-8"))[1]
 
 
+def test_any_trained_network_may_be_asked(ipg, assert_refused, shapes: tuple[str, ...]) -> None:
+    Path("mine.py").write_text(OWN_MODELS)
+    ipg("pairs", "build", "background", *shapes, "--masks", "masks", "--count", "4", "--output", "pairs")
+    done = ipg("pairs", "audit", "pairs", "--model", "python:mine.py:by_ground", "--device", "cpu", "--json")
+    told = json.loads(done.out)
+    assert (done.code, told["rejected"]) == (1, {"label changed": 4})  # it goes by the ground
+    assert "features_inside" in read("pairs/manifest.csv")[0]
+    assert ipg("pairs", "audit", "pairs", "--model", "python:mine.py:by_nothing", "--device", "cpu").code == 0
+    assert "features_inside" not in read("pairs/manifest.csv")[0]  # it has no head
+    line = ("pairs", "audit", "pairs", "--model")
+    assert_refused(*line, "python:mine.py:of_three", says=("tells 3 classes apart, the data has 2",))
+    assert_refused(*line, "nothing", says=("there is no model 'nothing'", "timm:…"))
+    says = ("--normalization is for --model, which is missing",)
+    assert_refused("pairs", "audit", "pairs", "--normalization", "half", says=says)
+
+
+OWN_MODELS = """
+from torch import nn, tensor, zeros
+
+
+def by_ground():
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2, bias=False))
+    model[2].weight.data = tensor([[0.0, 1, 0], [0, 0, 1]])
+    return model
+
+
+def of_three():
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
+
+
+class by_nothing(nn.Module):
+    def forward(self, images):
+        return zeros(len(images), 2)
+"""
+"""Networks of somebody's own: by what is green or blue, of too many classes, and without a head."""
+
+
+def test_what_ipg_predict_wrote_may_be_asked(ipg, assert_refused, shapes: tuple[str, ...]) -> None:
+    masks = ("--masks", "masks", "--count", "4")
+    assert ipg("pairs", "build", "background", *shapes, *masks, "--traces", "both", "--output", "both").code == 0
+    assert ipg("pairs", "build", "background", *shapes, *masks, "--output", "pairs").code == 0
+    line = ("--method", "erm", "--model", "small_cnn", "--epochs", "1", "--output", "run")
+    assert ipg("train", *shapes, *line).code == 0
+    for folder in ("both", "pairs"):
+        assert ipg("predict", "run", f"{folder}/images", "--output", f"{folder}.csv").code == 0
+    assert ipg("predict", "run", "both", "--output", "whole.csv").code == 0  # relative to the manifest, and masks
+    changed = {row["path"]: row["predicted"] for row in read("both.csv")}
+    expected = sum(
+        changed[Path(row["first"]).name] != changed[Path(row["second"]).name] for row in read("both/manifest.csv")
+    )
+    for name in ("both.csv", "whole.csv"):
+        told = json.loads(ipg("pairs", "audit", "both", "--predictions", name, "--dry-run", "--json").out)
+        assert told["predictions"] == {"members": 8, "covered": 8, "pairs": 4}
+        assert (told["ok"], told["rejected"].get("label changed", 0)) == (4 - expected, expected)
+    out = " ".join(ipg("pairs", "audit", "both", "--predictions", "both.csv", "--dry-run").out.split())
+    assert (
+        "Predictions cover 8 of 8 members; 4 of 4 pairs are judged by them; their names are taken as in both/images"
+        in out
+    )
+    lines = [line.replace(",disc,", ",square,") for line in Path("both.csv").read_text().splitlines()]
+    Path("other.csv").write_text("\n".join(line.replace(",square,", ",disc,", "first" in line) for line in lines))
+    assert json.loads(ipg("pairs", "audit", "both", "--predictions", "other.csv", "--json").out)["rejected"] == {
+        "label changed": 4
+    }
+
+    audit = ("pairs", "audit", "pairs", "--dry-run", "--predictions", "pairs.csv")
+    says = ("predictions cover 4 of 8 members, but both members of no pair", "'data:images/", "--predictions OTHERS")
+    assert_refused(*audit, says=says)
+    assert ipg("predict", "run", "shapes/labels.csv", "--output", "photos.csv").code == 0
+    told = json.loads(ipg(*audit, "--predictions", "photos.csv", "--json").out)
+    assert told["predictions"] == {"members": 8, "covered": 8, "pairs": 4}
+    Path("none.csv").write_text("image,label\nx.png,disc\n")
+    says = ("none.csv: it says nothing of any member of pairs/manifest.csv", "It names 'x.png', the manifest 'data:")
+    assert_refused("pairs", "audit", "pairs", "--predictions", "none.csv", says=says)
+    assert {row["status"] for row in read("pairs/manifest.csv")} == {""}
+
+
 def test_counterparts_and_matches(ipg, shapes: tuple[str, ...]) -> None:
     names = [row["path"] for row in read("shapes/labels.csv") if row["split"] == "train"][:4]
     Path("counterparts").mkdir()
@@ -184,7 +261,16 @@ def test_the_same_command_goes_on_and_another_is_refused(ipg, assert_refused, sh
         (("edited", "--count", "4"), ("counted with --per-group and --candidates",)),
         (("edited",), ("not about blond hair and gender" if find_spec("diffusers") else "need the extra edit",)),
         (("recolored", "--count", "4"), ("recoloured pairs swap two channels",)),
-        (("random", "--count", "400"), ("only 0 can be made",)),
+        (
+            ("random", "--count", "400"),
+            (
+                "only 0 can be made",
+                "no label of labels has train images of two attributes",
+                "background",
+                "counterparts",
+            ),
+        ),
+        (("matched", "--count", "4"), ("matched pairs are", "no label of labels has train images of two attributes")),
         (("background", "--count", "4", "--masks", "none"), ("there are no masks at none",)),
         (("background", "--count", "4", "--masks", "shapes"), ("no mask for images/",)),
         (("background", "--count", "4", "--masks", "masks", "--keep", "bird"), ("keep='bird' is unknown",)),

@@ -148,14 +148,17 @@ def test_commands_of_the_tutorial_run_and_show_what_it_promises(tmp_path: Path) 
         path = sys.executable if program == "python" else str(Path(sys.executable).with_name(program))
         done = subprocess.run([path, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, command + done.stdout + done.stderr
-    plain, guided = (
+    plain, guided, repaired = (
         json.loads((tmp_path / "runs" / name / "result.json").read_text(encoding="utf-8"))["metrics"]
-        for name in ("plain", "guided")
+        for name in ("plain", "guided", "repaired")
     )
     assert plain["worst_group"] < 0.2
     assert plain["pair_disagreement"] > 0.8
-    assert guided["worst_group"] > 0.8
-    assert guided["pair_disagreement"] < 0.2
+    for robust in (guided, repaired):
+        assert robust["worst_group"] > 0.8
+        assert robust["pair_disagreement"] < 0.2
+    assert len((tmp_path / "predictions.csv").read_text(encoding="utf-8").splitlines()) == 501
+    assert (tmp_path / "exported" / "model.pt2").exists()
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert len(page) < 2_000_000
     for section in ("groups", "disagreement", "flips", "looks"):

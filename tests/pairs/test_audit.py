@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ipg.data.errors import DataError
 from ipg.pairs.audit import audit, summary
 from ipg.pairs.background import plan as background
 from ipg.pairs.findings import Limits
@@ -231,3 +232,8 @@ def test_without_a_data_set(good: Manifest) -> None:
     files = Manifest(good.path, (Pair(good.pairs[0].second, good.pairs[1].second, "x", "train"),))
     assert summary(audit(files, size=48)) == {"ok": 1}
     assert "say which with --data" in audit(good).pairs[0].reason
+
+
+def test_numbers_that_are_of_no_member(good: Manifest, shapes) -> None:
+    with pytest.raises(DataError, match=r"label_of knows no member of .*manifest\.csv: it has 'x', the pairs 'data:"):
+        audit(good, shapes.table, label_of={"x": torch.tensor(0)})

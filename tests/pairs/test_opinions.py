@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ipg.data.errors import DataError
-from ipg.pairs.opinions import answers, read_opinions
+from ipg.pairs.opinions import Codes, answers, read_opinions
 
 IMAGES = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
 
@@ -56,3 +56,24 @@ def test_files_without_opinions(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=says):
             read_opinions(tmp_path / name)
+
+
+def test_what_ipg_predict_writes(tmp_path: Path) -> None:
+    lines = ("path,predicted,probability,p_cat,p_dog,error", "a,cat,0.9,0.9,0.1,", "b,dog,0.8,0.2,0.8,", "c,,,,,bad")
+    (tmp_path / "p.csv").write_text("\n".join(lines))
+    opinions = read_opinions(tmp_path / "p.csv")
+    assert (opinions.attribute, opinions.others, opinions.features) == (None, None, None)
+    assert not callable(opinions.label)
+    assert opinions.label is not None
+    assert {name: int(number) for name, number in opinions.label.items()} == {"a": 0, "b": 1}  # c cannot be read
+    (tmp_path / "p.csv").write_text("path,label,predicted\na,cat,dog\n")
+    with pytest.raises(DataError, match="has both label and predicted"):
+        read_opinions(tmp_path / "p.csv")
+
+
+def test_files_that_belong_together_have_one_number_for_a_text(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("image,label\na,cat\n")
+    (tmp_path / "b.csv").write_text("image,label\nb,bird\nc,cat\n")
+    codes: Codes = {}
+    found = [read_opinions(tmp_path / name, codes).label for name in ("a.csv", "b.csv")]
+    assert found == [{"a": torch.tensor(0)}, {"b": torch.tensor(1), "c": torch.tensor(0)}]

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ipg.data.check import Finding, Report
+    from ipg.data.errors import ProblemsError
+    from ipg.data.listing import Listing
 
 __all__ = ["EXAMPLES", "check"]
 
@@ -74,26 +76,42 @@ def check(
 
     reading = Reading(split_seed, path_column, label_column, attribute_column)
     console = Console(highlight=False)
+    problems: list[str] = []
     try:
         listing = list_files(name, path=data_path, reading=reading)
     except ProblemsError as error:
-        if as_json:
-            typer.echo(
-                json.dumps({"data": name, "broken": True, "problems": error.problems}, ensure_ascii=False, indent=2)
-            )
-        else:
-            _show_problems(console, name, error.problems)
-        raise typer.Exit(1) from None
+        problems = error.problems
+        listing = _rest(error)
+        if not as_json:
+            _show_problems(console, name, problems)
+        elif listing is None:
+            typer.echo(json.dumps({"data": name, "broken": True, "problems": problems}, ensure_ascii=False, indent=2))
+        if listing is None:
+            raise typer.Exit(1) from None
     if listing is None:
         report = check_table(load(name, path=data_path, size=size, seed=seed, reading=reading))
     else:
         report = check_files(listing, size=size)
     if as_json:
-        typer.echo(json.dumps(report.to_json(), ensure_ascii=False, indent=2))
+        told = report.to_json() | ({"broken": True, "problems": problems} if problems else {})
+        typer.echo(json.dumps(told, ensure_ascii=False, indent=2))
     else:
+        if problems:
+            console.print("What follows is of the other rows.")
         _show(console, report)
-    if report.broken:
+    if problems or report.broken:
         raise typer.Exit(1)
+
+
+def _rest(error: ProblemsError) -> Listing | None:
+    """The images with which nothing is wrong so far; None where they are no data set by themselves."""
+    from ipg.data.errors import DataError
+    from ipg.data.listing import RowsError
+
+    try:
+        return error.rest() if isinstance(error, RowsError) and error.rest is not None else None
+    except DataError:
+        return None
 
 
 def _show_problems(console: Console, name: str, problems: list[str]) -> None:

@@ -11,6 +11,7 @@ from ipg.words import are, number_of
 
 if TYPE_CHECKING:
     from ipg.cli.pairs_data import Data
+    from ipg.pairs.members import Coverage
     from ipg.pairs.opinions import Opinions
     from ipg.pairs.rows import Manifest
 
@@ -23,7 +24,10 @@ EXAMPLES = """
 
 `ipg pairs audit pairs --model runs/robust --dry-run`: also whether a network sees the label change; nothing is written
 
-`ipg pairs audit pairs --predictions predictions.csv --json`: columns image, label, attribute, as any model gave them
+`ipg pairs audit pairs --model timm:resnet50@mine.pth`: the same by a network that you have
+
+`ipg pairs audit pairs --predictions predictions.csv --json`: columns image, label, attribute, as any model gave them,
+or what ipg predict wrote
 
 `ipg pairs audit mine.csv --data waterbirds100_reverse --data-path data/waterbirds100 --masks
 data/waterbirds100/masks.zip --keep scene`
@@ -43,13 +47,23 @@ def audit(
     keep: Annotated[
         str, typer.Option(help="What such pairs keep: object, or scene, all that is outside the objects.")
     ] = "object",
-    run: Annotated[
-        Path | None,
-        typer.Option("--model", help="A run whose network says the label. It must not lean on the shortcut itself."),
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A trained network that says the label: a run, timm:NAME@FILE, torchvision:NAME@FILE, hf:ID, "
+            "python:FILE:FUNCTION, or a file of weights. It must not lean on the shortcut itself.",
+            metavar="SPEC",
+        ),
+    ] = None,
+    normalization: Annotated[
+        str | None, typer.Option(help="What its weights expect, where they do not say: imagenet, half, none, …")
     ] = None,
     predictions: Annotated[
-        Path | None,
-        typer.Option(help="CSV, Parquet or npz: image, and label, attribute, further attributes or features."),
+        list[Path] | None,
+        typer.Option(
+            help="CSV, Parquet or npz: image, and label, attribute, further attributes or features; or what ipg "
+            "predict wrote. May be given several times."
+        ),
     ] = None,
     kept: Annotated[float, typer.Option(help="Most distance, 1 - SSIM, where members should agree.")] = 0.45,
     changed: Annotated[float, typer.Option(help="Least distance, 1 - SSIM, where members may differ.")] = 0.1,
@@ -70,13 +84,21 @@ def audit(
     from ipg.pairs.audit import audit as judge
     from ipg.pairs.audit import summary
     from ipg.pairs.findings import Limits
+    from ipg.pairs.members import read_for
+    from ipg.pairs.opinions import Opinions
     from ipg.pairs.rows import Manifest
 
-    if run is not None and predictions is not None:
+    if model is not None and predictions:
         raise ValueError("--model and --predictions both say what is in the images; give one of them")
+    if model is None and normalization is not None:
+        raise ValueError("--normalization is for --model, which is missing")
     read = Manifest.read(manifest)
     found = open_data(read.folder, data, data_path, size)
-    opinions = _opinions(run, predictions, device)
+    opinions, coverage = Opinions(), None
+    if model is not None:
+        opinions = _asked(model, normalization, found, size, device)
+    elif predictions:
+        opinions, coverage = read_for(read, predictions, found.home if found else None)
     mask_of = None if masks is None else _masks(masks, keep, found)
     with bar("pairs") as progress:
         judged = judge(
@@ -97,34 +119,48 @@ def audit(
     if as_json:
         accepted = counts.pop("ok", 0)
         told = {"manifest": str(judged.path), "pairs": len(judged), "ok": accepted, "rejected": dict(counts)}
-        typer.echo(json.dumps(told | {"data": found.table.name if found else None, "written": not dry_run}, indent=2))
+        told |= {"data": found.table.name if found else None, "written": not dry_run}
+        if coverage is not None:
+            told["predictions"] = {"members": coverage.members, "covered": coverage.covered, "pairs": coverage.asked}
+        typer.echo(json.dumps(told, indent=2))
         counts["ok"] = accepted
     else:
-        _print(judged, counts, found, written=not dry_run)
+        _print(judged, counts, found, coverage, written=not dry_run)
     if not counts["ok"]:
         raise typer.Exit(1)
 
 
-def _opinions(folder: Path | None, predictions: Path | None, device: str) -> Opinions:
-    from ipg.pairs.opinions import Opinions, read_opinions
-
-    if predictions is not None:
-        return read_opinions(predictions)
-    if folder is None:
-        return Opinions()
-
+def _asked(spec: str, normalization: str | None, data: Data | None, size: int | None, device: str) -> Opinions:
+    """What a network says of images: their class, whatever its outputs are called, and their features."""
+    from ipg.classifier import is_run, open_classifier, seen
     from ipg.evaluation.groups import predict
     from ipg.methods import method_class
     from ipg.notebook import Run
+    from ipg.pairs.opinions import Opinions
+    from ipg.rationale import HeadNotFoundError, find_head
     from ipg.training.device import resolve_device
     from ipg.training.materials import features
 
-    run = Run.load(folder, device=device)
-    look = method_class(run.config.method).transform
-    where = resolve_device(device)
+    if is_run(spec):
+        if normalization is not None:
+            raise ValueError(f"the run {spec} says what its normalization is; leave --normalization out")
+        run = Run.load(Path(spec), device=device)
+        look = method_class(run.config.method).transform
+        where = resolve_device(device)
+        return Opinions(
+            label=lambda images: predict(run.model, look(images).to(where)),
+            features=lambda images: features(run.model, look(images)),
+        )
+    side, classes = (size, None) if data is None else (data.table.images.shape[-1], data.table.classes)
+    network = open_classifier(spec, size=side, classes=classes, normalization=normalization, device=device)
+    try:
+        find_head(network.model)
+        headed = next(network.model.parameters(), None) is not None
+    except HeadNotFoundError:
+        headed = False  # what enters it is not known then
     return Opinions(
-        label=lambda images: predict(run.model, look(images).to(where)),
-        features=lambda images: features(run.model, look(images)),
+        label=lambda images: predict(network.model, seen(images, network.shape[0])),
+        features=(lambda images: features(network.model, seen(images, network.shape[0]))) if headed else None,
     )
 
 
@@ -139,7 +175,7 @@ def _masks(place: Path, keep: str, data: Data | None) -> Any:
     return agreed(masks, keep)
 
 
-def _print(manifest: Manifest, counts: Any, data: Data | None, *, written: bool) -> None:
+def _print(manifest: Manifest, counts: Any, data: Data | None, coverage: Coverage | None, *, written: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -154,6 +190,14 @@ def _print(manifest: Manifest, counts: Any, data: Data | None, *, written: bool)
     console.print(table)
     if data is None:
         console.print("Splits and labels were not compared with a data set; name it with --data.")
+    if coverage is not None:
+        console.print(
+            f"Predictions cover {coverage.covered:,} of {coverage.members:,} members; {coverage.asked:,} of "
+            f"{number_of(coverage.pairs, 'pair')} {are(coverage.asked)} judged by them"
+            + "".join(f"; their names are taken as in {_short(folder)}" for folder in coverage.folders),
+            markup=False,
+            soft_wrap=True,
+        )
     if 2 * counts[LABEL_CHANGED] > len(manifest):
         console.print(
             "For most pairs the label changes under this network: it may lean on the shortcut itself, and then its "
@@ -163,3 +207,9 @@ def _print(manifest: Manifest, counts: Any, data: Data | None, *, written: bool)
     done = f"written to {manifest.path}" if written else "nothing was written"
     pairs = f"{number_of(len(manifest), 'pair')} {are(len(manifest))}"
     console.print(f"{counts['ok']:,} of {pairs} accepted; {done}", soft_wrap=True)
+
+
+def _short(folder: Path) -> Path:
+    """A folder as seen from here, where it is inside."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder

@@ -25,6 +25,11 @@ class Data:
     table: ImageTable
     listing: Listing | None
 
+    @property
+    def home(self) -> Path | None:
+        """The folder of its files, where it has some."""
+        return None if self.listing is None else Path(self.listing.source.place)
+
 
 def load_data(name: str, path: str | None, size: int | None, seed: int, reading: Reading | None = None) -> Data:
     """A data set by name."""

@@ -10,7 +10,7 @@ import io
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,11 @@ class Columns:
     def where(self, row: int) -> str:
         """How a message refers to a row."""
         return f"{self.what} line {self.lines[row]}"
+
+    def only(self, rows: Sequence[int]) -> Columns:
+        """The same with these rows alone."""
+        values = {name: [cells[row] for row in rows] for name, cells in self.values.items()}
+        return replace(self, values=values, lines=[self.lines[row] for row in rows])
 
     def spelt(self, names: Iterable[str]) -> Columns:
         """The same with columns called as in `names` that differ from them in case alone, where only one does."""

@@ -24,7 +24,7 @@ from torch import Tensor
 from ipg.data.columns import TABLE_SUFFIXES, Columns, read_columns
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.groups import Attribute, numbered, of_groups
-from ipg.data.listing import Listing, find_files
+from ipg.data.listing import Listing, RowsError, look_for_files
 from ipg.data.reading import Reading, likeliest
 from ipg.data.sources import FolderSource, Source, ZipSource, is_image, passed_over
 from ipg.data.splits import SHARES, SPLIT_NAMES, SPLITS, draw_missing
@@ -78,26 +78,46 @@ def _read_table(place: Path, home: Path, reading: Reading) -> Listing:
         problems.append(f"{place} has both attribute and group; keep one of them")
     if not home.exists():
         raise DataError(f"there is no folder {home} for the images of {place}")
+    readable = not problems  # whatever is wrong with its rows
+    wrong: set[int] = set()
     for role in ("label", "attribute", "group"):
         cells = columns[roles[role]] if role in roles else []
-        problems += [f"{columns.where(row)}: no {roles[role]}" for row, text in enumerate(cells) if not text]
-    split = None
-    if "split" in columns:
-        split = torch.tensor([SPLIT_NAMES.get(text.lower(), -1) for text in columns["split"]])
-        problems += [
-            f"{columns.where(row)}: split is {columns['split'][row]!r}, expected {', '.join(SPLITS)}"
-            for row in torch.nonzero(split < 0).flatten().tolist()
-        ]
+        empty = [row for row, text in enumerate(cells) if not text]
+        problems += [f"{columns.where(row)}: no {roles[role]}" for row in empty]
+        wrong.update(empty)
+    for row, text in enumerate(columns.values.get("split", [])):
+        if text.lower() not in SPLIT_NAMES:
+            problems.append(f"{columns.where(row)}: split is {text!r}, expected {', '.join(SPLITS)}")
+            wrong.add(row)
     source: Source = FolderSource(home) if home.is_dir() else ZipSource([home])
-    files: tuple[str, ...] = ()
-    try:
-        files = find_files(source, columns[reading.path_column], columns.where)
-    except ProblemsError as error:
-        problems += _elsewhere(columns, reading.path_column, home, error.problems)
+    files, missing = look_for_files(source, columns[reading.path_column], columns.where)
+    problems += _elsewhere(columns, reading.path_column, home, missing) if missing else []
+
+    def rest() -> Listing:
+        """The rows with which nothing is wrong."""
+        usable = {name: row for name, row in files.items() if row not in wrong}
+        return _of_columns(place, source, tuple(usable), columns.only(list(usable.values())), roles, reading, extra)
+
     if problems:
-        raise ProblemsError(problems)
+        raise RowsError(problems, rest if readable and set(files.values()) - wrong else None)
+    return rest()
+
+
+def _of_columns(
+    place: Path,
+    source: Source,
+    files: tuple[str, ...],
+    columns: Columns,
+    roles: Mapping[str, str],
+    reading: Reading,
+    extra: Sequence[str],
+) -> Listing:
+    """The listing of rows with which nothing is wrong; `files` are theirs."""
     labels = numbered(columns[reading.label_column])
     attribute = _attribute(columns, roles, labels)
+    split = None
+    if "split" in columns:
+        split = torch.tensor([SPLIT_NAMES[text.lower()] for text in columns["split"]])
     notes = list(_unused(extra, attribute))
     listing = _listing(place, source, files, labels, attribute, split, reading.split_seed, notes)
     return replace(listing, label_column=reading.label_column)

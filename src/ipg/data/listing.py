@@ -16,7 +16,7 @@ from ipg.data.sources import Source
 from ipg.data.splits import SPLITS
 from ipg.data.table import ImageTable
 
-__all__ = ["Listing", "find_files"]
+__all__ = ["Listing", "RowsError", "find_files", "look_for_files"]
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,30 @@ class Listing:
         )
 
 
+class RowsError(ProblemsError):
+    """Rows of a table that cannot be used; `rest` makes the listing of the others, where there are some."""
+
+    def __init__(self, problems: Sequence[str], rest: Callable[[], Listing] | None = None) -> None:
+        super().__init__(problems)
+        self.rest = rest
+
+
 def find_files(source: Source, names: Sequence[str], where: Callable[[int], str]) -> tuple[str, ...]:
     """The files of all rows under the names they have in `source`.
 
     Raises:
         ProblemsError: some are missing, lead out of the data, or are named by two rows; `where` says in which line.
     """
+    rows, problems = look_for_files(source, names, where)
+    if problems:
+        raise ProblemsError(problems)
+    return tuple(rows)
+
+
+def look_for_files(
+    source: Source, names: Sequence[str], where: Callable[[int], str]
+) -> tuple[dict[str, int], list[str]]:
+    """The rows of the files that are there, by the names they have in `source`, and what is wrong with the others."""
     problems: list[str] = []
     rows: dict[str, int] = {}
     for row, name in enumerate(names):
@@ -91,9 +109,7 @@ def find_files(source: Source, names: Sequence[str], where: Callable[[int], str]
             problems.append(f"{where(row)}: {name!r} is there already ({where(rows[found])}); keep one of the rows")
         else:
             rows[found] = row
-    if problems:
-        raise ProblemsError(problems)
-    return tuple(rows)
+    return rows, problems
 
 
 def _outside(name: str) -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ipg.data.duplicates import similar
+from ipg.data.errors import DataError
 from ipg.data.parallel import Progress
 from ipg.data.table import ImageTable
 from ipg.pairs.checks import ANOTHER_SPLIT
@@ -78,8 +79,12 @@ def audit(
 
     Returns:
         The manifest with score, status, reason and the distances measured; it is not written.
+
+    Raises:
+        DataError: numbers by reference are of none of the members.
     """
     opinions, limits = Opinions(label_of, attribute_of, others_of, features_of), limits or Limits()
+    _check_known(manifest, opinions)
     references = References(manifest.folder, table, size=size)
     findings: list[Finding] = []
     thumbnails = torch.zeros(len(manifest), 2, references.shape[0], THUMBNAIL, THUMBNAIL, dtype=torch.uint8)
@@ -106,6 +111,16 @@ def summary(manifest: Manifest) -> Counter[str]:
         pair.reason.split(";")[0].partition(":")[0].strip() or "rejected" if pair.status == "rejected" else "ok"
         for pair in manifest.pairs
     )
+
+
+def _check_known(manifest: Manifest, opinions: Opinions) -> None:
+    """DataError where numbers are given by reference, and none by that of a member: nothing would be looked at."""
+    members = {name for pair in manifest.pairs for name in (pair.first, pair.second)}
+    for one in fields(opinions):
+        known = getattr(opinions, one.name)
+        if members and known is not None and not callable(known) and members.isdisjoint(known):
+            given, member = next(iter(known), None), manifest.pairs[0].first
+            raise DataError(f"{one.name}_of knows no member of {manifest.path}: it has {given!r}, the pairs {member!r}")
 
 
 def _compare_colors(

@@ -196,6 +196,13 @@ def _pair(table: ImageTable, count: int, match: Match, *, builder: str, split: s
         queue = torch.cat(pairs)[torch.cat(turns).argsort(stable=True)]
         queue[1::2] = queue[1::2].flip(1)
         queues[table.classes[label]] = queue
+    if queues and not any(map(len, queues.values())):
+        raise ValueError(
+            f"{count} pairs were asked for, but only 0 can be made: {builder} pairs are two images of one label and of "
+            f"two attributes, and no label of {table.name} has {split} images of two attributes. Make the second image "
+            f"instead: with background (masks of the objects), recolored (coloured images) or counterparts (images of "
+            f"your own)"
+        )
     source = deal(queues, count)
     return PairSet(
         first=table.images[source[:, 0]],

@@ -15,12 +15,14 @@ from ipg.data.arrays import check_npz
 from ipg.data.columns import read_columns
 from ipg.data.errors import DataError, array_trouble
 
-__all__ = ["Known", "Opinions", "Says", "answers", "read_opinions"]
+__all__ = ["Codes", "Known", "Opinions", "Says", "answers", "read_opinions"]
 
 Says = Callable[[Tensor], Tensor]
 """From images, (n, C, H, W) of uint8, to numbers, (n, ...)."""
 Known = Mapping[str, Tensor]
 """Numbers by the reference of an image."""
+Codes = dict[str, dict[str, int]]
+"""The number of every text, by column."""
 
 
 @dataclass(frozen=True)
@@ -47,30 +49,48 @@ def answers(opinion: Says | Known, references: Sequence[str], images: Tensor) ->
     return list(said)
 
 
-def read_opinions(path: str | PathLike[str]) -> Opinions:
-    """Predictions from a file.
+def read_opinions(path: str | PathLike[str], codes: Codes | None = None) -> Opinions:
+    """Predictions from a file, by the names that it has for images; `members` finds out whom they mean.
 
     A CSV or Parquet has a column `image`, as the manifest refers to it, and any of `label` and `attribute`; all further
-    columns are other attributes. An npz has `image` and any of `label`, `attribute`, `others` (n, A) and `features`
-    (n, D).
+    columns are other attributes. What `ipg predict` writes will do: `path` is taken for `image` and `predicted` for
+    `label`, and `probability`, `p_CLASS` and `error` are no attributes. An empty label or attribute is not known. An
+    npz has `image` and any of `label`, `attribute`, `others` (n, A) and `features` (n, D).
+
+    Args:
+        path: the file.
+        codes: numbers that texts have already, by column, where several files belong together; new ones are added.
     """
     place = Path(path).expanduser()
-    return _read_npz(place) if place.suffix == ".npz" else _read_table(place)
+    return _read_npz(place) if place.suffix == ".npz" else _read_table(place, {} if codes is None else codes)
 
 
-def _read_table(place: Path) -> Opinions:
+def _read_table(place: Path, codes: Codes) -> Opinions:
     columns = read_columns(place)
-    columns.require("image")
-    found = {}
-    for name, cells in columns.values.items():
-        if name != "image":
-            texts = sorted(set(cells))
-            found[name] = torch.tensor([texts.index(cell) for cell in cells])
-    if not found:
-        raise DataError(f"{place} has no column but image; expected label, attribute or others")
-    others = [found[name] for name in found if name not in ("label", "attribute")]
-    stacked = {"others": torch.stack(others, dim=1)} if others else {}
-    return _known(columns["image"], stacked | {name: found[name] for name in found if name in ("label", "attribute")})
+    image = "image" if "image" in columns or "path" not in columns else "path"
+    columns.require(image)
+    if {"label", "predicted"} <= columns.values.keys():
+        raise DataError(f"{place} has both label and predicted; keep the one that says what was predicted")
+    cells = {
+        "label" if name == "predicted" else name: texts
+        for name, texts in columns.values.items()
+        if name not in (image, "path", "probability", "error") and not name.startswith("p_")
+    }
+    if not cells:
+        raise DataError(f"{place} has no column but {image} that says something; expected label, attribute or others")
+    found: dict[str, dict[str, Tensor]] = {}
+    others: list[list[int]] = []
+    for name, texts in cells.items():
+        numbers = codes.setdefault(name, {})
+        column = [numbers.setdefault(text, len(numbers)) for text in texts]
+        if name in ("label", "attribute"):
+            rows = zip(columns[image], column, texts, strict=True)
+            found[name] = {reference: torch.tensor(number) for reference, number, text in rows if text}
+        else:
+            others.append(column)
+    if others:
+        found["others"] = dict(zip(columns[image], torch.tensor(others).T, strict=True))
+    return Opinions(**found)
 
 
 def _read_npz(place: Path) -> Opinions:
@@ -88,14 +108,5 @@ def _read_npz(place: Path) -> Opinions:
         raise DataError(f"{place} holds {unknown[0]}; expected label, attribute, others or features")
     if wrong := [name for name, array in arrays.items() if len(array) != len(images)]:
         raise DataError(f"{place} has {len(images):,} images but {len(arrays[wrong[0]]):,} rows of {wrong[0]}")
-    return _known(images, {name: torch.from_numpy(array) for name, array in arrays.items()})
-
-
-def _known(images: Sequence[str], values: Mapping[str, Tensor]) -> Opinions:
-    known = {name: dict(zip(images, column, strict=True)) for name, column in values.items()}
-    return Opinions(
-        label=known.get("label"),
-        attribute=known.get("attribute"),
-        others=known.get("others"),
-        features=known.get("features"),
-    )
+    known = {name: dict(zip(images, torch.from_numpy(array), strict=True)) for name, array in arrays.items()}
+    return Opinions(**known)
