@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from ipg.cli.console import ConsoleListener, command_line, percent, print_metrics, same_class, watching
+from ipg.cli.console import ConsoleListener, command_line, percent, print_metrics, same_class, shown_groups, watching
 from ipg.config import RunConfig
 from ipg.methods import METHODS
 from ipg.report.build import NAMES
@@ -55,7 +55,7 @@ def test_a_line_says_what_there_is_and_no_more() -> None:
 def test_a_run_that_begins_again_says_so_and_not_again_what_it_is() -> None:
     console = screen(terminal=False)
     listener = ConsoleListener(console, label="ipg")
-    listener.about = "about"
+    listener.about = ["about"]
     listener.started(RunConfig(), step=0, total=10)
     listener.restarted(RuntimeError("why"), number=2, rate=2.5e-5)
     listener.started(RunConfig(), step=0, total=10)
@@ -122,6 +122,20 @@ def test_a_table_with_gaps() -> None:
         ["pairs that disagree", "–", "25.0"],
         ["seconds", "1.2", "–"],
     ]
+
+
+def test_without_an_attribute_groups_are_classes() -> None:
+    console = screen(terminal=False)
+    groups = {"cat, all": {"accuracy": 0.5, "count": 4}, "rabbit, all": {"accuracy": 1.0, "count": 4}}
+    print_metrics(console, [("a", {"worst_group": 0.5, "groups": groups}, None)], title="Test")
+    first = [line.strip("│").split("│")[0].rstrip() for line in written(console).splitlines() if line.startswith("│")]
+    assert first == [" average", " worst class", " mean of classes", "   cat", "   rabbit", " pairs that disagree"]
+
+
+def test_an_attribute_that_is_called_all_is_one_of_several() -> None:
+    names = ["cat, all", "cat, some"]
+    assert shown_groups(names) == ("group", dict(zip(names, names, strict=True)))
+    assert shown_groups([]) == ("group", {})
 
 
 def test_a_narrow_terminal_gets_more_tables() -> None:

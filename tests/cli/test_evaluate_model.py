@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from ipg.cli.evaluate_model import print_measured
 from ipg.evaluation.statistics import wilson
 
 
@@ -231,3 +234,14 @@ def test_all_broken_pairs_are_named(assert_refused, photos: Path, tmp_path: Path
 def test_a_damaged_run_is_refused(assert_refused, finished: Path, photos: Path, broken: str) -> None:
     (finished / broken).write_bytes(b"junk")
     assert_refused("evaluate", finished, "--pairs", photos / "pairs.csv", says=(broken, "damaged"))
+
+
+def test_without_an_attribute_the_worst_is_a_class() -> None:
+    half = share(2, 4)
+    data = {"name": "pets", "split": "test", "average": half, "worst_group": {"group": "cat, all", **half}}
+    data |= {"predicted_classes": 2, "groups": {"cat, all": half, "dog, all": half}}
+    console = Console(file=io.StringIO(), width=80)
+    print_measured(console, "run", {"data": data})
+    text = console.file.getvalue()
+    assert "worst class: cat " in text
+    assert ", all" not in text

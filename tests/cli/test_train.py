@@ -51,7 +51,7 @@ def test_guided_training_shows_its_epochs_and_beats_plain_training(embedded_runs
     out = (embedded_runs / "guided.txt").read_text()
     lines = out.splitlines()
     assert lines[0] == "ipg on colored_fashion"
-    assert lines[1].startswith("  small_cnn, 12,000 training, ")
+    assert lines[1].startswith("  small_cnn, random weights, 12,000 training, ")
     assert "test images of 14x14, 8 pairs to guide and 8 pairs held out, " in lines[1]
     assert lines[1].endswith(f", kept in {embedded_runs / 'guided'}")
     assert lines[2].startswith("  epoch 1/1  loss ")
@@ -85,7 +85,7 @@ def test_a_stopped_run_goes_on_and_ends_as_if_it_had_not_stopped(
     assert not (tmp_path / "run" / "done").exists()
     resumed = ipg(*line, "run")
     assert resumed.code == 0
-    assert resumed.out.startswith("ipg on bars, from iteration 6 of 12\n  small_cnn, 120 training, ")
+    assert resumed.out.startswith("ipg on bars, from iteration 6 of 12\n  small_cnn, random weights, 120 training, ")
     assert "kept in run\n  epoch 2/3" in resumed.out
     went_on, whole = (load_checkpoint(tmp_path / name / "model.safetensors") for name in ("run", "whole"))
     assert went_on.keys() == whole.keys()
@@ -156,7 +156,24 @@ def test_the_folder_of_a_run_on_a_path_is_in_runs(ipg, photos: Path, tmp_path: P
     assert done.code == 0, done
     assert (tmp_path / "here" / "runs" / "photos-erm-0" / "done").exists()
     assert "The run is in runs/photos-erm-0." in done.out
-    assert "40 training, 12 validation and 24 test images of 16x16, no pairs, cpu in fp32, kept in runs/" in done.out
+    images = "40 training, 12 validation and 24 test images of 16x16"
+    assert f"small_cnn, random weights, {images}, no pairs, cpu in fp32, kept in runs/" in done.out
+    assert "pretrained" not in done.out  # of which there are none
+
+
+def test_a_network_without_weights_says_so(ipg, photos: Path) -> None:
+    line = ["train", "--data", photos / "photos.csv", "--size", 16, "--method", "erm", "--epochs", 1, "--batch", 8]
+    notice = "test_resnet starts from random weights; for pretrained ones give --weights pretrained or --weights FILE"
+    done = ipg(*line, "--model", "test_resnet", "--output", "random")
+    assert done.code == 0, done
+    assert "  test_resnet, random weights, 40 training" in done.out
+    assert done.out.count(notice) == 1
+    done = ipg(*line, "--model", "test_resnet", "--weights", "random/model.safetensors", "--output", "file")
+    assert "  test_resnet, weights from random/model.safetensors, 40 training" in done.out, done
+    assert notice not in done.out
+    done = ipg(*line, "--from", "random", "--output", "further")
+    assert "  test_resnet, from random, 40 training" in done.out, done
+    assert notice not in done.out
 
 
 def test_a_warning_is_one_line_without_the_programs_source(ipg, bars: list[str]) -> None:

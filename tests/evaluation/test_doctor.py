@@ -369,6 +369,31 @@ def test_plain_training_is_given_no_advice_on_guidance() -> None:
         assert "raise alpha" in found(guided)[name].remedy
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("validation at chance", validation(0.5)),
+        ("one class predicted", validation(0.5, predicted=1)),
+        ("task hardly learnt", validation(0.6)),
+    ],
+)
+def test_who_forgot_the_weights_of_a_network_is_told_first(name: str, values: dict[str, Any]) -> None:
+    def remedy(**config: Any) -> str:
+        return found(RunLog({"method": "erm", **config}, rows(validation=values, task_loss=0.69)))[name].remedy
+
+    first = "Give resnet50, which started from random weights, --weights pretrained or --weights FILE; or "
+    assert remedy(model="resnet50").startswith(first)
+    for config in (
+        {"model": "resnet50", "weights": "pretrained"},
+        {"model": "resnet50", "start": "runs/plain"},
+        {"model": "small_cnn"},
+        {"model": "bcos_resnet50"},
+        {"model": "OwnNetwork"},
+        {"model": None},
+    ):
+        assert "--weights" not in remedy(**config), config
+
+
 def test_one_class_says_nothing_of_pairs_that_are_not_there() -> None:
     constant = validation(0.5, predicted=1)
     for share, says in ((None, "after epoch 3."), (0.0, "after epoch 3, so that pairs agree for no merit.")):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -138,6 +141,32 @@ def test_more_variants_are_compiled_inside() -> None:
     with compiling():
         assert torch._dynamo.config.recompile_limit == engine.VARIANTS > before
     assert torch._dynamo.config.recompile_limit == before
+
+
+def test_what_cannot_be_compiled_runs_as_written_and_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such instruction\nand more")
+
+    model, images = network(nn.Identity()), torch.rand(2, 3, 3, 3)
+    loss = torch.compile(lambda logits: logits.logsumexp(1).mean(), backend=broken, dynamic=False)
+    made = torch.compile(model, backend=broken, dynamic=False)
+    with compiling(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        logits = made(images)
+        loss(logits).backward()
+    assert torch.equal(logits, model(images))
+    assert model[0].weight.grad is not None
+    (notice,) = [str(one.message) for one in caught if "compiled" in str(one.message)]
+    assert notice.startswith("the network, or a part of its step, cannot be compiled and runs as written: ")
+    assert "no such instruction" in notice
+    assert "\n" not in notice
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    torch.compiler.reset()
+    with pytest.raises(Exception, match="no such instruction"):  # outside it is as torch has it
+        torch.compile(network(nn.Identity()), backend=broken, dynamic=False)(images)
+    torch.compiler.reset()
+    with compiling(strictly=True), pytest.raises(Exception, match="no such instruction"):
+        torch.compile(network(nn.Identity()), backend=broken, dynamic=False)(images)
 
 
 def test_what_was_compiled_without_a_tap_is_not_taken_where_there_is_one() -> None:

@@ -71,7 +71,7 @@ def as_in_a_run(step: Block, config: RunConfig, device: torch.device, *, length:
     """Iterations under the numerics of a run, of that `length`, without what torch says while it compiles."""
 
     def block(steps: int) -> None:
-        with numerics(config, device, iterations=length), compiling(), warnings.catch_warnings():
+        with numerics(config, device, iterations=length), compiling(strictly=True), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             step(steps)
 

@@ -18,17 +18,27 @@ from rich.table import Table
 
 from ipg.config import RunConfig
 from ipg.evaluation.statistics import wilson
+from ipg.models.explainable import is_explainable
 from ipg.training.device import resolve_device, resolve_precision
 from ipg.training.listeners import Listener
 from ipg.words import listed, number_of
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from ipg.training.materials import Materials
 
-__all__ = ["ConsoleListener", "command_line", "in_a_line", "percent", "print_metrics", "same_class", "watching"]
+__all__ = [
+    "ConsoleListener", "command_line", "in_a_line", "percent", "print_metrics", "same_class", "shown_groups",
+    "starts_anew", "watching",
+]  # fmt: skip
 
 SPLITS = {"train": "training", "validation": "validation", "test": "test"}
 """Splits whose images are counted, and what these are called."""
+RANDOM = "random weights"
+"""As networks of timm say where they are from."""
+NO_ATTRIBUTE = ", all"
+"""How the groups of data without an attribute end: they are its classes."""
 
 
 def percent(value: float | None) -> str:
@@ -54,8 +64,8 @@ class ConsoleListener(Listener):
         self.console, self.label = console, label
         self.trained = False
         """Whether the run had anything left to do."""
-        self.about: str | None = None
-        """What is trained, and where it goes, in a line; not said where there is none."""
+        self.about: Sequence[str] = ()
+        """What is trained, and where it goes, and what to know of it, a line each."""
         self._epochs = 0
         self._bar = Progress(
             BarColumn(bar_width=16),
@@ -72,8 +82,8 @@ class ConsoleListener(Listener):
         """Show the bar; say where a resumed run goes on."""
         self.trained, self._epochs = True, config.epochs
         self._say_where(self.label, step, total)
-        if self.about is not None:
-            self.console.print(f"  {self.about}", highlight=False, markup=False, soft_wrap=True)
+        for line in self.about:
+            self.console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
         self._bar.update(self._task, total=total, completed=step)
         self._bar.start()
 
@@ -87,7 +97,7 @@ class ConsoleListener(Listener):
 
     def restarted(self, error: Exception, *, number: int, rate: float) -> None:
         """Say why, and with which rate."""
-        self.about = None  # was said
+        self.about = ()  # was said
         said = f"  collapsed: begins again with half the learning rate, {rate:g} (restart {number})"
         self.console.print(said, highlight=False, soft_wrap=True)
 
@@ -120,7 +130,7 @@ class ConsoleListener(Listener):
 
 
 def in_a_line(config: RunConfig, materials: Materials, folder: Path) -> str:
-    """What a run works on and with, and where it is kept: network, images, pairs, device, precision, folder."""
+    """What a run works on and with, and where: network, weights, images, pairs, device, precision, folder."""
     table, model, device = materials.table, materials.model, resolve_device(config.device)
     name = getattr(model, "name", None) or type(model).__name__
     size = "x".join(map(str, table.images.shape[2:]))
@@ -131,9 +141,26 @@ def in_a_line(config: RunConfig, materials: Materials, folder: Path) -> str:
         if found is not None
     ]
     return (
-        f"{name}, {listed(counts)} images of {size}, {listed(pairs) or 'no pairs'}, {device.type} in "
-        f"{resolve_precision(config.precision, device)}, kept in {folder}"
+        f"{name}, {_weights(config, model)}, {listed(counts)} images of {size}, {listed(pairs) or 'no pairs'}, "
+        f"{device.type} in {resolve_precision(config.precision, device)}, kept in {folder}"
     )
+
+
+def _weights(config: RunConfig, model: nn.Module) -> str:
+    """Where the weights of a run's network are from."""
+    if config.start is not None:
+        return f"from {config.start}"
+    if config.weights is None:
+        return RANDOM
+    known = getattr(model, "origin", None)  # which of several there are by that name
+    return str(known) if known and not Path(config.weights).exists() else f"weights from {config.weights}"
+
+
+def starts_anew(config: RunConfig, model: nn.Module) -> str | None:
+    """What to say of a network of timm without weights, for which there are some; None of all others."""
+    if config.start is not None or getattr(model, "origin", None) != RANDOM or is_explainable(str(config.model)):
+        return None
+    return f"{config.model} starts from random weights; for pretrained ones give --weights pretrained or --weights FILE"
 
 
 @contextmanager
@@ -149,6 +176,14 @@ def watching(console: Console, *, label: str) -> Iterator[ConsoleListener]:
         listener.close()
 
 
+def shown_groups(groups: Iterable[str]) -> tuple[str, dict[str, str]]:
+    """What to call a group, and each of them: where the data has no attribute they are its classes."""
+    names = list(groups)
+    if names and all(name.endswith(NO_ATTRIBUTE) for name in names):
+        return "class", {name: name.removesuffix(NO_ATTRIBUTE) for name in names}
+    return "group", {name: name for name in names}
+
+
 def print_metrics(
     console: Console,
     named: Sequence[tuple[str, Mapping[str, Any], float | None]],
@@ -162,7 +197,9 @@ def print_metrics(
     """
     console.print(title, highlight=False, markup=False)
     groups = list(dict.fromkeys(group for _, metrics, _ in named for group in metrics.get("groups", {})))
-    label = max(len(text) for text in ("pairs that disagree", *(f"  {group}" for group in groups)))
+    label = max(
+        len(text) for text in ("pairs that disagree", *(f"  {name}" for name in shown_groups(groups)[1].values()))
+    )
     width = len("100.0") if pairs is None else len("97.1 to 100.0")
     at_once = max(1, (console.width - label - 4) // (width + 3))
     for start in range(0, len(named), at_once):
@@ -198,11 +235,12 @@ def _metrics_table(
         table.add_row(escape(label), *shown, style="bold" if bold else None)
 
     row("average", (metrics.get("average") for metrics in of_runs), map(_images, of_runs), bold=True)
-    row("worst group", (metrics.get("worst_group") for metrics in of_runs), map(_worst_images, of_runs), bold=True)
-    row("mean of groups", (metrics.get("group_mean") for metrics in of_runs))
-    for group in groups:
+    word, names = shown_groups(groups)
+    row(f"worst {word}", (metrics.get("worst_group") for metrics in of_runs), map(_worst_images, of_runs), bold=True)
+    row("mean of classes" if word == "class" else "mean of groups", (metrics.get("group_mean") for metrics in of_runs))
+    for group, name in names.items():
         there = [metrics.get("groups", {}).get(group, {}) for metrics in of_runs]
-        row(f"  {group}", (one.get("accuracy") for one in there), (one.get("count", 0) for one in there))
+        row(f"  {name}", (one.get("accuracy") for one in there), (one.get("count", 0) for one in there))
     row("pairs that disagree", (metrics.get("pair_disagreement") for metrics in of_runs), pairs)
     if any(seconds is not None for *_, seconds in named):
         table.add_row("seconds", *("–" if seconds is None else f"{seconds:.1f}" for *_, seconds in named))

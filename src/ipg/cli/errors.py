@@ -43,7 +43,8 @@ def clear(command: Callable[..., Any]) -> Callable[..., Any]:
 
     Warnings are a line each, too.
     """
-    parameters = inspect.signature(command).parameters
+    signature = inspect.signature(command, eval_str=True)
+    parameters = signature.parameters
     option = next((option for name, option in PLACES.items() if name in parameters), None)
 
     @functools.wraps(command)
@@ -62,6 +63,9 @@ def clear(command: Callable[..., Any]) -> Callable[..., Any]:
                 _say(line)
             raise typer.Exit(2) from None
 
+    # Read here once, in place of four times by typer: a large part of what a command line takes to start.
+    guarded.__signature__ = signature  # type: ignore[attr-defined]
+    guarded.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
     return guarded
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ipg.cli.options import MOVED
+from ipg.cli.options import MOVED, Network
 from ipg.config import field_help
 from ipg.words import did_you_mean
 
@@ -26,6 +26,8 @@ anything is trained
 `ipg evaluate --model python:mine.py:make --pairs pairs.csv --data photos.csv`: on pairs, and on images by group
 
 `ipg evaluate runs/guided --pairs other-pairs.csv`: a run on other pairs than its own
+
+`ipg evaluate runs/mine --network python:mine.py:make`: a run that started from code of yours, on its test images
 """
 OF_PAIRS = ("train", "validation")
 """The splits that pairs are of."""
@@ -46,6 +48,7 @@ def evaluate(
     pairs: Annotated[
         str | None, typer.Option(help="Pairs to measure on: a manifest, or its folder.", metavar="MANIFEST")
     ] = None,
+    network: Network = None,
     data: Annotated[str | None, typer.Option(help="Data set to measure on, by group; a name or a path.")] = None,
     data_path: Annotated[str | None, typer.Option(help=MOVED)] = None,
     classes: Annotated[
@@ -85,6 +88,11 @@ def evaluate(
     specs = [*map(str, runs or ()), *([model] if model is not None else [])]
     if not specs:
         raise ValueError("nothing to measure: name the folder of a run, or a model with --model")
+    if network is not None:
+        if len(specs) > 1 or model is not None:
+            raise ValueError("--network makes the network of one run: name that run alone")
+        if pairs is None and data is None:
+            data, data_path = _own_data(Path(specs[0]), data_path)
     if pairs is None and data is None:
         if model is not None:
             raise ValueError(f"what is {model} to be measured on? Give --pairs MANIFEST, --data DATA, or both")
@@ -102,7 +110,7 @@ def evaluate(
     if data is None and split is not None and split not in OF_PAIRS:
         hint = did_you_mean(split, OF_PAIRS)
         raise ValueError(f"--split {split}: pairs are of train or validation{f'; {hint}' if hint else ''}")
-    question = Question(pairs, data, data_path, classes, normalization, size, split, device, named)
+    question = Question(pairs, data, data_path, classes, normalization, size, split, device, named, network)
     measured = [(spec, measure(spec, question)) for spec in specs]
     if as_json:
         typer.echo(json.dumps(dict(measured), indent=2, ensure_ascii=False))
@@ -119,6 +127,19 @@ def _called(split: str) -> str:
     return split if number is None else SPLITS[number]
 
 
+def _own_data(run: Path, data_path: str | None) -> tuple[str, str | None]:
+    """What to load as the data that a run was trained on."""
+    from ipg.training.folder import FolderError, RunFolder, read_json
+    from ipg.whereabouts import find_data
+
+    stored = read_json(RunFolder(run).config)
+    config, origin = stored.get("config"), stored.get("origin")
+    if not isinstance(config, dict) or not isinstance(origin, dict):
+        raise FolderError(f"{run} is not the folder of a run")
+    known, there = origin.get("data_path"), origin.get("started_in")
+    return find_data(str(config.get("data")), known, run=run, given=data_path, started_in=there)
+
+
 def _evaluate_runs(runs: list[Path], split: str, data_path: str | None, device: str, *, as_json: bool) -> None:
     """Runs side by side, on the data they were trained on."""
     import json
@@ -126,6 +147,7 @@ def _evaluate_runs(runs: list[Path], split: str, data_path: str | None, device: 
     from rich.console import Console
 
     from ipg.cli.console import print_metrics, same_class
+    from ipg.cli.own_network import refuse_own_code
     from ipg.evaluation.groups import is_constant
     from ipg.notebook import Run
 
@@ -133,6 +155,7 @@ def _evaluate_runs(runs: list[Path], split: str, data_path: str | None, device: 
     pairs: dict[str, int] = {}
     alike: dict[tuple[str, str], list[str]] = {}  # runs by the images that they are measured on
     for folder in runs:
+        refuse_own_code(folder)
         run = Run.load(folder, device=device, data_path=data_path)
         measured[str(folder)] = run.evaluate(split)
         pairs[str(folder)] = len(run.materials.held_out or ())

@@ -16,9 +16,10 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
-from ipg.classifier import Classifier, is_run, open_classifier, open_run, seen
-from ipg.cli.console import percent, same_class
+from ipg.classifier import Classifier, is_run, open_classifier, seen
+from ipg.cli.console import percent, same_class, shown_groups
 from ipg.cli.errors import printable
+from ipg.cli.own_network import open_with
 from ipg.cli.pairs_data import load_data, open_data
 from ipg.cli.progress import bar
 from ipg.data.errors import DataError, ProblemsError
@@ -56,6 +57,8 @@ class Question:
     device: str
     columns: Mapping[str, Any] = field(default_factory=dict)
     """What columns of --data are called, where that was said."""
+    network: str | None = None
+    """The function that makes the network of a run, where code of the user's does."""
 
 
 def measure(spec: str, question: Question) -> dict[str, Any]:
@@ -134,7 +137,7 @@ def _run(spec: str, question: Question) -> Classifier:
     for name, value in (("size", question.size), ("normalization", question.normalization)):
         if value is not None:
             raise ValueError(f"the run {spec} says what its {name} is; leave --{name} {value} out")
-    return open_run(Path(spec), device=question.device)
+    return open_with(Path(spec), question.network, device=question.device)
 
 
 def _table(question: Question, manifest: Manifest | None, run: Classifier | None) -> ImageTable | None:
@@ -276,8 +279,10 @@ def print_measured(console: Console, spec: str, measured: Mapping[str, Any]) -> 
             console.print("If it was trained on some of these, see the others with --split validation.")
     if "data" in measured:
         data = measured["data"]
-        lines = [("average", data["average"]), (f"worst group: {data['worst_group']['group']}", data["worst_group"])]
-        lines += [(f"  {name}", share) for name, share in data["groups"].items()]
+        word, names = shown_groups(data["groups"])
+        worst = names[data["worst_group"]["group"]]
+        lines = [("average", data["average"]), (f"worst {word}: {worst}", data["worst_group"])]
+        lines += [(f"  {names[group]}", share) for group, share in data["groups"].items()]
         console.print(f"{spec} on the {data['split']} images of {data['name']}", markup=False)
         console.print(_table_of(lines, "% right", "images"))
     if _is_constant(measured):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ipg.cli.options import MOVED
+from ipg.cli.options import MOVED, Network
 
 __all__ = ["EXAMPLES", "export"]
 
@@ -34,6 +34,7 @@ def export(
         str | None,
         typer.Option(help="Where --images is a table: the column that names them; as in the run's own, or path."),
     ] = None,
+    network: Network = None,
 ) -> None:
     """Write a run as programs that need no ipg, each checked against the network on real images.
 
@@ -44,14 +45,14 @@ def export(
 
     from rich.console import Console
 
-    from ipg.classifier import open_run
+    from ipg.cli.own_network import open_with
     from ipg.export.build import build, check_place, real_images
     from ipg.whereabouts import find_data
 
     if path_column is not None and images is None:
         raise ValueError("--path-column is for a table of --images, which is missing")
     check_place(output, format)
-    classifier = open_run(run, device="cpu")
+    classifier = open_with(run, network, device="cpu")
     origin = classifier.origin
     data, path = find_data(
         str(classifier.config.get("data")),

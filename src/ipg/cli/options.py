@@ -16,7 +16,7 @@ from ipg.config import PANELS, ConfigError, RunConfig, field_help
 
 if TYPE_CHECKING:
     from ipg.experiments.cluster import Cluster
-    from ipg.experiments.study import Network
+    from ipg.experiments.study import Network as OtherNetwork
 
 __all__ = [
     "MOVED",
@@ -28,6 +28,7 @@ __all__ = [
     "Gpus",
     "LabelColumn",
     "Limit",
+    "Network",
     "Only",
     "OtherModel",
     "OtherNormalization",
@@ -49,6 +50,16 @@ FLAGS = {"start": "--from"}
 MOVED = "Where the data set's files are, or the folder of its table, if they have moved."
 """Help of --data-path for commands that read a run back."""
 
+Network = Annotated[
+    str | None,
+    typer.Option(
+        "--network",
+        help="For a run that started from code of yours: the function that makes its network, which is run; the run's "
+        "weights are loaded into what it returns.",
+        metavar="python:FILE:FUNCTION",
+    ),
+]
+"""For commands that need no more of a run than its network."""
 Engine = Annotated[
     str,
     typer.Option(
@@ -122,16 +133,16 @@ def cluster_of(address: str | None, cpus: float | None, gpus: float | None) -> C
     return None if address is None else Cluster(address, 1 if cpus is None else cpus, gpus)
 
 
-def network_of(model: str | None, weights: str | None, normalization: str | None) -> Network | None:
+def network_of(model: str | None, weights: str | None, normalization: str | None) -> OtherNetwork | None:
     """The network that was asked for in place of the trials' own."""
-    from ipg.experiments.study import Network
+    from ipg.experiments.study import Network as OtherNetwork
 
     if weights is None:
         if model is not None or normalization is not None:
             given = "--normalization" if model is None else f"--model {model}"
             raise ValueError(f"{given}: say with --weights where its weights are, a file or pretrained")
         return None
-    return Network(weights, model, normalization)
+    return OtherNetwork(weights, model, normalization)
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -172,8 +183,16 @@ def data_name(data: str) -> str:
     return (place.name if place.is_dir() else place.stem) or "data"
 
 
+@functools.cache
+def _kinds() -> dict[str, Any]:
+    """The types of the fields; to read them takes as long as all the rest of an option."""
+    return get_type_hints(RunConfig)
+
+
+@functools.cache
 def _parameter(name: str, panel: str) -> inspect.Parameter:
-    kind = get_type_hints(RunConfig)[name]
+    """The option of a field, made once for all commands: they take it as it is."""
+    kind = _kinds()[name]
     text = field_help()[name]
     flag = FLAGS.get(name) or "--" + name.replace("_", "-")
     if name == "options":

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ipg.cli.errors import printable
+from ipg.cli.options import Network
 
 __all__ = ["EXAMPLES", "predict"]
 
@@ -23,6 +24,8 @@ EXAMPLES = """
 `ipg predict runs/guided photos.zip --batch 16`
 
 `ipg predict runs/guided photo.jpg --output -`: to standard output
+
+`ipg predict runs/mine photos --network python:mine.py:make`: a run that started from code of yours
 """
 SHOWN = 5
 """How many unreadable images are named at the end; the CSV names all."""
@@ -47,6 +50,7 @@ def predict(
         typer.Option(help="For a table: the column that names the images; as in the run's own table, or path."),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images that are looked at together.")] = 64,
+    network: Network = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
@@ -59,11 +63,11 @@ def predict(
 
     from rich.console import Console
 
-    from ipg.classifier import open_run
+    from ipg.cli.own_network import open_with
     from ipg.cli.progress import bar
     from ipg.prediction import find_images, predictions, write_predictions
 
-    classifier = open_run(run, device=device)
+    classifier = open_with(run, network, device=device)
     found = find_images(images, data_path, path_column=path_column, usual=classifier.path_column)
     piped = output in STANDARD_OUTPUT
     if not piped:

@@ -50,9 +50,11 @@ def report(
 
 def _load(folder: Path, device: str, data_path: str | None, pairs: str | None) -> Run:
     """A run; what is wrong with its data names it."""
+    from ipg.cli.own_network import refuse_own_code
     from ipg.data.errors import DataError
     from ipg.notebook import Run
 
+    refuse_own_code(folder, command="evaluate")
     try:
         return Run.load(folder, device=device, data_path=data_path, pairs=pairs)
     except DataError as error:

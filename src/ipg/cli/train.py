@@ -51,7 +51,7 @@ def train(
 
     from rich.console import Console  # torch takes seconds to load: mistakes in the settings do not wait for it
 
-    from ipg.cli.console import in_a_line, print_metrics, same_class, watching
+    from ipg.cli.console import in_a_line, print_metrics, same_class, starts_anew, watching
     from ipg.evaluation.doctor.log import RunLog
     from ipg.evaluation.doctor.training import one_class_remedy, run_begun_again
     from ipg.evaluation.groups import is_constant
@@ -71,7 +71,8 @@ def train(
             if tensorboard and first:
                 listeners.append(TensorBoard(folder / "tensorboard"))
             materials = gather(chosen)
-            listener.about = in_a_line(chosen, materials, folder)
+            notes = (in_a_line(chosen, materials, folder), starts_anew(chosen, materials.model))
+            listener.about = [note for note in notes if note is not None]
             outcome = run(chosen, materials, folder=folder, listeners=listeners)
     if not first:
         return
@@ -90,4 +91,7 @@ def train(
     if is_constant(result["metrics"]) or is_constant(row.get("validation") or {}):
         paired = row.get("pair_disagreement") is not None
         typer.echo(same_class(str(folder), pairs=paired) + " " + one_class_remedy(log))
-    typer.echo(f"The run is in {folder}. See it with: ipg report {shlex.quote(str(folder))}")
+    see = f"ipg report {shlex.quote(str(folder))}"
+    if chosen.start is not None and chosen.start.startswith("python:"):  # which is run where the user says so
+        see = f"ipg evaluate {shlex.quote(str(folder))} --network {shlex.quote(chosen.start)}"
+    typer.echo(f"The run is in {folder}. See it with: {see}")

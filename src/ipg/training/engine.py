@@ -6,6 +6,7 @@ matrix units read directly. None of this changes what is computed; docs/speed.md
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,15 +61,46 @@ def compile_model(model: nn.Module, config: RunConfig) -> nn.Module:
 
 
 @contextmanager
-def compiling() -> Iterator[None]:
+def compiling(*, strictly: bool = False) -> Iterator[None]:
     """Inside, more shapes of one function may be compiled than torch allows by itself.
 
     And what was compiled for a network is not taken for another of its kind that has a hook, which it would leave out.
+    What cannot be compiled, which shows at its first call, runs as written and is captured with the rest; the first of
+    it is announced. `strictly` it is an error, as where time is measured.
     """
     import torch._dynamo
 
-    with torch._dynamo.config.patch(recompile_limit=VARIANTS, skip_nnmodule_hook_guards=False):
-        yield
+    log, announced = logging.getLogger("torch._dynamo.convert_frame"), _Announced()
+    log.addFilter(announced)
+    try:
+        with torch._dynamo.config.patch(
+            recompile_limit=VARIANTS, skip_nnmodule_hook_guards=False, suppress_errors=not strictly
+        ):
+            yield
+    finally:
+        log.removeFilter(announced)
+
+
+class _Announced(logging.Filter):
+    """One notice of a line in the place of the pages that torch logs for each function it could not compile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record of torch's is to be logged as it is."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None or record.levelno < logging.WARNING:
+            return True
+        if not self._said:
+            self._said = True
+            error = getattr(error, "inner_exception", None) or error
+            reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip()
+            warnings.warn(
+                f"the network, or a part of its step, cannot be compiled and runs as written: {reason}", stacklevel=2
+            )
+        return False
 
 
 def _has_triton() -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from ipg.evaluation.doctor.finding import DISAGREES, Finding, falls, longer, percent, shortcut_remedy
 from ipg.evaluation.doctor.log import RunLog
+from ipg.models.explainable import is_explainable
+from ipg.models.small import MODELS
 from ipg.restarts import rate_after
 from ipg.words import times
 
@@ -109,7 +111,19 @@ def one_class_predicted(log: RunLog) -> Finding | None:
 def one_class_remedy(log: RunLog) -> str:
     """What to do about a network that gives every image the same class."""
     alpha = "; raise alpha, too, if the task loss does not fall" if log.guided else ""
-    return f"Warm the learning rate up or change it ({log.config.get('learning_rate')}), and {longer(log)}{alpha}."
+    change = f"the learning rate up or change it ({log.config.get('learning_rate')}), and {longer(log)}{alpha}."
+    weights = _weights_remedy(log)
+    return f"{weights}; or warm {change}" if weights else f"Warm {change}"
+
+
+def _weights_remedy(log: RunLog) -> str:
+    """What to do first where a network of timm started from random weights; nothing for all others."""
+    name = log.config.get("model")
+    if not isinstance(name, str) or any(log.config.get(given) is not None for given in ("weights", "start")):
+        return ""
+    if name in MODELS or is_explainable(name) or name != name.lower():  # made here, or a class of somebody's own
+        return ""
+    return f"Give {name}, which started from random weights, --weights pretrained or --weights FILE"
 
 
 def validation_at_chance(log: RunLog) -> Finding | None:
@@ -154,7 +168,9 @@ def _at_chance(log: RunLog) -> bool:
 def _chance_remedy(log: RunLog) -> str:
     """What to do about a task that is not learnt at all."""
     alpha = "; if --method erm learns the task and this run does not, raise alpha" if log.guided else ""
-    return f"Use another learning rate, or {longer(log)}; check labels and images{alpha}."
+    change = f"another learning rate, or {longer(log)}; check labels and images{alpha}."
+    weights = _weights_remedy(log)
+    return f"{weights}; or use {change}" if weights else f"Use {change}"
 
 
 def _split(log: RunLog) -> float:
@@ -182,12 +198,14 @@ def task_hardly_learnt(log: RunLog) -> Finding | None:
     pairs = log.of_epochs("pair_disagreement")
     agree = not pairs or pairs[-1] < DISAGREES  # where they do not, alpha had better be lowered
     alpha = f"raise alpha ({log.config.get('alpha')}), " if log.guided and agree else ""
+    weights = _weights_remedy(log)
+    use = f"{weights}; or use" if weights else "Use"
     return Finding(
         "task hardly learnt",
         "warning",
         f"The task loss is {log.of_steps('task_loss')[-1]:.3f} after {log.epochs} epochs, guessing has "
         f"{math.log(len(log.groups)):.3f}, and validation accuracy, averaged over classes, is {percent(balanced)}.",
-        f"Use a higher learning rate ({log.config.get('learning_rate')}), {alpha}or {longer(log)}.",
+        f"{use} a higher learning rate ({log.config.get('learning_rate')}), {alpha}or {longer(log)}.",
     )
 
 

@@ -1,0 +1,75 @@
+"""Runs whose network code of the user's makes: it is run because the user names it, never because a folder does."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from ipg.classifier import Classifier, chosen_device, fit_of, open_run
+from ipg.models import load_model
+from ipg.training.folder import FolderError, RunFolder, read_json
+
+__all__ = ["named_by", "open_with", "refuse_own_code"]
+
+OWN_CODE = "python:"
+
+
+def named_by(run: Path) -> str | None:
+    """The function that made the network of a run, as `python:…`; None where no code of the user's did."""
+    try:
+        origin = read_json(RunFolder(run).config).get("origin")
+    except (FolderError, OSError):
+        return None  # who opens it says what is wrong with it
+    name = origin.get("network") if isinstance(origin, dict) else None
+    return name if isinstance(name, str) and name.startswith(OWN_CODE) else None
+
+
+def refuse_own_code(run: Path, *, command: str | None = None) -> None:
+    """ValueError where code of the user's made the network of a run; it names the `command` that takes it."""
+    if (name := named_by(run)) is None:
+        return
+    option = f"--network {shlex.quote(name)}"
+    remedy = f"to have it run, add {option}"
+    if command is not None:
+        remedy = f"measure it with: ipg {command} {shlex.quote(str(run))} {option}"
+    raise ValueError(f"the network of {run} is made by your code, which is not run because a folder says so; {remedy}")
+
+
+def open_with(run: Path, network: str | None, *, device: str = "auto") -> Classifier:
+    """The network of a finished run; made by the function `network`, as `python:…`, where code of the user's made it.
+
+    Raises:
+        ValueError: the function is missing, not needed, or makes another network.
+        FolderError: it is no run, not finished or damaged.
+    """
+    if network is None:
+        refuse_own_code(run)
+        return open_run(run, device=device)
+    if not network.startswith(OWN_CODE):
+        raise ValueError(f"--network {network}: expected python:FILE:FUNCTION, or python:package.module:function")
+    home = RunFolder(run)
+    if named_by(run) is None:
+        open_run(run, device=device)  # or it says what is wrong with the run
+        raise ValueError(f"{run} knows how to make its network; leave --network {network} out")
+    if (found := home.finished()) is None:
+        raise FolderError(f"the run in {run} is not finished; the command that began it goes on with it")
+    weights, _, result = found
+    stored = read_json(home.config)
+    config, origin = stored.get("config"), stored["origin"]
+    if not isinstance(config, dict) or not {"classes", "shape"} <= set(origin):
+        raise FolderError(f"{home.config} is not of a run")
+    model = load_model(network)
+    try:
+        model.load_state_dict(weights)
+    except (RuntimeError, TypeError):
+        raise ValueError(f"{network} makes another network than that of {run}: the run's weights do not fit") from None
+    channels, height, width = origin["shape"]
+    return Classifier(
+        model=model.to(chosen_device(device)).eval(),
+        shape=(channels, height, width),
+        classes=tuple(origin["classes"]),
+        fit=fit_of(str(config.get("data"))),
+        config=config,
+        origin=origin,
+        result=result,
+    )
