@@ -58,7 +58,27 @@ def test_a_gallery_shows_rejected_pairs_too(tmp_path: Path) -> None:
     entry = {"dataset": "colored_fashion", "files": ["pairs-9", "pairs-10"]}
     (made,), (missing,) = gallery(entry, 5, tmp_path / "out", str(tmp_path))
     assert "label changed" in made.read_text(encoding="utf-8")
-    assert "there is no pairs-10; make it with `ipg pairs build`" in missing
+    assert missing == "colored_fashion: there is no pairs-10 beside the data; it holds pairs by `ipg pairs build`"
+
+
+def test_pairs_that_nobody_has_judged_are_audited_for_a_gallery(tmp_path: Path) -> None:
+    """The members of one are the same image: the shortcut cannot have changed. The manifest stays as it is."""
+    table = load.load("colored_fashion")
+    name = f"data:{name_of(table, int(table.indices('train')[0]))}"
+    label = table.classes[int(table.label[table.indices("train")[0]])]
+    folder = tmp_path / "pairs-9"
+    folder.mkdir()
+    written = f"first,second,label,split,builder\n{name},{name},{label},train,edited\n"
+    (folder / "manifest.csv").write_text(written, encoding="utf-8")
+    (made,), () = gallery({"dataset": "colored_fashion", "files": ["pairs-9"]}, 5, tmp_path / "out", str(tmp_path))
+    assert "shortcut not changed" in made.read_text(encoding="utf-8")
+    assert (folder / "manifest.csv").read_text(encoding="utf-8") == written
+
+
+def test_a_gallery_without_its_data_says_what_to_fetch(tmp_path: Path) -> None:
+    made, (missing,) = gallery({"dataset": "waterbirds100", "files": ["pairs-124"]}, 5, tmp_path, str(tmp_path / "no"))
+    assert made == []
+    assert "docs/data.md says how" in missing
 
 
 def test_settings_that_a_search_found_stand_beside_the_papers(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ import torch
 from ipg.config import RunConfig
 from ipg.data.errors import DataError
 from ipg.data.load import load
+from ipg.experiments.reproduce.plan import shared
+from ipg.experiments.reproduce.rows import data_obstacle
 from ipg.files import write_text
+from ipg.pairs.audit import audit
 from ipg.pairs.references import References
 from ipg.pairs.rows import Manifest
 from ipg.pairs.sheet import cards, write
@@ -33,11 +36,15 @@ def gallery(entry: Mapping[str, Any], count: int, folder: Path, path: str | None
             made.append(_built(dataset, builder, count, folder, path))
         except DataError as error:
             missing.append(f"{dataset}, {builder}: {error}")
-    for name in entry.get("files", ()):
+    files = entry.get("files", ())
+    if files and (why := data_obstacle(dataset, path)) is not None:
+        return made, [*missing, f"{dataset}: {why}"]
+    for name in files:
         places = [Path(name), *([Path(path) / name] if path else [])]
         found = next((place for place in places if place.exists()), None)
         if found is None:
-            missing.append(f"{dataset}: there is no {name}; make it with `ipg pairs build`, beside the data")
+            what = shared()["files"].get(name, "pairs by `ipg pairs build`")
+            missing.append(f"{dataset}: there is no {name} beside the data; it holds {what}")
         else:
             made.append(_sheet(dataset, found, count, folder, path))
     return made, missing
@@ -58,9 +65,13 @@ def _built(dataset: str, builder: str, count: int, folder: Path, path: str | Non
 
 
 def _sheet(dataset: str, pairs: Path, count: int, folder: Path, path: str | None) -> Path:
-    """A page of pairs from a manifest, those with the lowest scores first, so that rejected ones are among them."""
-    manifest = Manifest.read(pairs)
-    references = References(manifest.folder, load(dataset, path=path))
-    judged = any(pair.status == "rejected" for pair in manifest.pairs)
-    shown = cards(manifest, references, count=count, worst=judged)
+    """A page of pairs from a manifest: where any are rejected, those with the lowest scores first.
+
+    Pairs that nobody has judged are audited for it, and their manifest stays as it is.
+    """
+    manifest, table = Manifest.read(pairs), load(dataset, path=path)
+    if not any(pair.status for pair in manifest.pairs):
+        manifest = audit(manifest, table)
+    rejected = any(pair.status == "rejected" for pair in manifest.pairs)
+    shown = cards(manifest, References(manifest.folder, table), count=count, worst=rejected)
     return write(folder / f"{dataset}-{pairs.name}.html", manifest, shown)
