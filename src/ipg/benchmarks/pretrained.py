@@ -1,13 +1,13 @@
-"""Iterations of MobileNetV2 on a GPU as pretrained networks are guided: captured, in bf16, BatchNorm's statistics kept.
+"""Iterations on a GPU as pretrained networks are guided: captured, in bf16, BatchNorm's statistics kept.
 
-EPG stands for the methods that differentiate gradients. *As written* is without the kernels for such norms. The weights
-are fresh and the images noise: times do not depend on them.
+EPG, on MobileNetV2 alone, stands for the methods that differentiate gradients. *As written* is without the kernels for
+such norms. The weights are fresh and the images noise: times do not depend on them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from unittest.mock import patch
 
@@ -22,23 +22,26 @@ from ipg.models.frozen_norm import SWITCH
 
 __all__ = ["CASES", "measure"]
 
-NETWORK = "mobilenetv2_100"
 OPTIONS = {"engine": "captured", "batch_norm": "eval"}
-CASES = (*KINDS, Kind("epg", "epg"))
+CASES = {"mobilenetv2_100": (*KINDS, Kind("epg", "epg")), "resnet50": KINDS}
 
 
 def measure(device: torch.device, *, quick: bool) -> Iterator[Measurement]:
     """Time an iteration of each kind with and without the kernel; nothing on a machine without a CUDA GPU."""
-    if device.type != "cuda":
-        return
+    if device.type == "cuda":
+        for name, kinds in CASES.items():
+            yield from _of_network(name, kinds, device, quick=quick)
+
+
+def _of_network(name: str, kinds: Sequence[Kind], device: torch.device, *, quick: bool) -> Iterator[Measurement]:
     materials = noise(3, 64 if quick else 224)
     blocks: dict[str, Block] = {}
     written: dict[str, Block] = {}
-    for kind in CASES:
-        for found, name, kernels in ((blocks, "", {}), (written, ", as written", {SWITCH: "0"})):
-            network = build_model(NETWORK, channels=3, classes=2)
+    for kind in kinds:
+        for found, remark, kernels in ((blocks, "", {}), (written, ", as written", {SWITCH: "0"})):
+            network = build_model(name, channels=3, classes=2)
             with patch.dict(os.environ, kernels):
-                found[f"{NETWORK} {kind.name}{name}"] = ours(kind, network, materials, device, **OPTIONS)
+                found[f"{name} {kind.name}{remark}"] = ours(kind, network, materials, device, **OPTIONS)
     for block in (blocks | written).values():
         block(WARM_UP)
     work = {
@@ -46,8 +49,8 @@ def measure(device: torch.device, *, quick: bool) -> Iterator[Measurement]:
         for case, block in (blocks | written).items()
     }
     times = take_turns(work, 1 if quick else 4)
-    ideals = {f"{NETWORK} {kind.name}": kind.ideal(BATCH) for kind in CASES if kind.method == "ipg"}
-    plain = dict.fromkeys([case for case in blocks if not case.endswith(" erm")], f"{NETWORK} erm")
+    ideals = {f"{name} {kind.name}": kind.ideal(BATCH) for kind in kinds if kind.method == "ipg"}
+    plain = dict.fromkeys([case for case in blocks if not case.endswith(" erm")], f"{name} erm")
     yield from compare("pretrained", {case: times[case] for case in blocks}, unit="ms", baselines=plain, ideals=ideals)
     beside = compare("pretrained", times, unit="ms", baselines=dict(zip(blocks, written, strict=True)))
     yield from (found for found in beside if found.baseline is not None or found.case in written)
