@@ -86,7 +86,13 @@ class Run:
 
     @classmethod
     def load(
-        cls, folder: str | Path, *, device: str = "auto", data_path: str | None = None, pairs: str | None = None
+        cls,
+        folder: str | Path,
+        *,
+        device: str = "auto",
+        data_path: str | None = None,
+        pairs: str | None = None,
+        network: nn.Module | None = None,
     ) -> Run:
         """Read a finished run back from its folder; the data is loaded again, and has to be the same.
 
@@ -95,6 +101,7 @@ class Run:
             device: where the network goes.
             data_path: where the data set's files are, or the folder of its table, if not where they were.
             pairs: where the manifest of its pairs is, if not where it was.
+            network: one like that of the run, where code of yours has made that; it takes the run's weights.
         """
         home = RunFolder(Path(folder))
         if not home.config.exists():
@@ -113,7 +120,8 @@ class Run:
         if isinstance(config.pairs, str):
             config = config.with_changes(pairs=pairs or _find_pairs(config, home, there))
         try:
-            network = load_model(home.path) if config.start is not None else None
+            if network is None and config.start is not None:
+                network = load_model(home.path)
             plain = config.with_changes(weights=None)  # what it started from is not needed
             materials = gather(plain, model=network, to_train=False)
         except DataError as error:

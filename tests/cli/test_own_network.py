@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 NETWORK = "python:mine.py:make"
 CODE = """
@@ -33,7 +34,7 @@ def mine(ipg, photos: Path, tmp_path: Path) -> str:
 
 
 def test_training_ends_with_a_command_that_works(ipg, mine: str, tmp_path: Path) -> None:
-    assert mine == f"The run is in own run. See it with: ipg evaluate 'own run' --network {NETWORK}"
+    assert mine == f"The run is in own run. See it with: ipg report 'own run' --network {NETWORK}"
     done = ipg("evaluate", "own run", "--network", NETWORK, "--json")
     assert done.code == 0, done
     kept = json.loads((tmp_path / "own run" / "result.json").read_text())["metrics"]
@@ -58,16 +59,27 @@ def test_it_can_be_exported(ipg, mine: str) -> None:
     done = ipg("export", "own run", "--network", NETWORK, "--output", "there", "--format", "torch")
     assert done.code == 0, done
     assert "model.pt2: logits of 16 images differ by" in done.out
+    card = next(Path("there").glob("*.md")).read_text(encoding="utf-8")
+    snippet = card.partition("`weights.safetensors` holds")[2].partition("```python\n")[2].partition("```")[0]
+    found: dict[str, object] = {}
+    exec(snippet.replace('"weights.safetensors"', '"there/weights.safetensors"'), found)
+    assert isinstance(found["model"], nn.Sequential)
 
 
 @pytest.mark.parametrize(
     "line", [["evaluate", "own run"], ["predict", "own run", "."], ["export", "own run"], ["report", "own run"]]
 )
 def test_code_is_not_run_because_a_folder_says_so(assert_refused, mine: str, line: list[str]) -> None:
-    network = f"--network {NETWORK}"
-    remedy = f"measure it with: ipg evaluate 'own run' {network}" if line[0] == "report" else f"add {network}"
+    remedy = f"to have it run, add --network {NETWORK}"
     assert_refused(*line, says=("is made by your code, which is not run because a folder says so", remedy))
     assert not Path("was_run").exists()
+
+
+def test_it_stands_in_a_report_beside_others(ipg, mine: str, photos: Path, tmp_path: Path) -> None:
+    done = ipg("report", "own run", "--network", NETWORK)
+    assert done.code == 0, done
+    kept = json.loads((tmp_path / "own run" / "result.json").read_text())["metrics"]
+    assert f"{100 * kept['average']:.1f}" in Path("report.html").read_text(encoding="utf-8")
 
 
 def test_a_function_that_does_not_fit(assert_refused, mine: str, photos: Path) -> None:
@@ -81,6 +93,7 @@ def test_a_function_that_is_not_needed(assert_refused, mine: str, photos: Path) 
     says = ("knows how to make its network; leave --network",)
     assert_refused("predict", photos / "plain", photos / "images", "--network", NETWORK, says=says)
     assert_refused("predict", photos, photos / "images", "--network", NETWORK, says=("is not the folder of a run",))
+    assert_refused("report", photos / "plain", "--network", NETWORK, says=says)
     both = ("evaluate", "own run", photos / "plain", "--network", NETWORK)
     assert_refused(*both, says=("--network makes the network of one run",))
     assert not Path("was_run").exists()

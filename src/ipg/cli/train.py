@@ -93,5 +93,5 @@ def train(
         typer.echo(same_class(str(folder), pairs=paired) + " " + one_class_remedy(log))
     see = f"ipg report {shlex.quote(str(folder))}"
     if chosen.start is not None and chosen.start.startswith("python:"):  # which is run where the user says so
-        see = f"ipg evaluate {shlex.quote(str(folder))} --network {shlex.quote(chosen.start)}"
+        see = f"ipg report {shlex.quote(str(folder))} --network {shlex.quote(chosen.start)}"
     typer.echo(f"The run is in {folder}. See it with: {see}")

@@ -51,6 +51,15 @@ from ipg.models import load_model
 model = load_model("weights.safetensors")
 ```
 """
+OWN_WEIGHTS = """
+```python
+from ipg.models import load_model
+from safetensors.torch import load_file
+
+model = load_model("{network}")  # your own code, which is run
+model.load_state_dict(load_file("weights.safetensors"))
+```
+"""
 
 
 def card(classifier: Classifier, name: str, differences: Mapping[str, float], checked_on: int) -> str:
@@ -108,7 +117,9 @@ def _use(classifier: Classifier, differences: Mapping[str, float], checked_on: i
                 f"`{file}` gave the same logits as the network on {checked_on} images, up to {differences[file]:.1e}.",
                 text.strip(),
             ]
-    lines += ["`weights.safetensors` holds the weights by the names of their library:", WEIGHTS.strip()]
+    made = str(classifier.origin.get("network"))
+    snippet = OWN_WEIGHTS.format(network=made) if made.startswith("python:") else WEIGHTS
+    lines += ["`weights.safetensors` holds the weights by the names of their library:", snippet.strip()]
     return "\n\n".join(lines)
 
 
