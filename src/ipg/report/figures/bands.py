@@ -8,7 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from ipg.report.figures.drawing import INK, MUTED, SERIES, TRACK, canvas, draw_title, fit, style, title_room, to_svg
+from ipg.report.figures.drawing import (
+    INK,
+    MUTED,
+    SERIES,
+    bare,
+    canvas,
+    draw_title,
+    fit,
+    style,
+    title_room,
+    to_svg,
+)
 
 __all__ = ["Band", "Bands", "bands_data", "draw_bands"]
 
@@ -93,10 +104,6 @@ def draw_bands(data: Bands, *, name: str = "bands", width: int = 520, height: in
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
         axes.set_xlabel(data.across, color=MUTED, fontsize=12, labelpad=6)
-        axes.tick_params(length=0, labelsize=12, labelcolor=MUTED, pad=8)
-        axes.grid(axis="y", color=TRACK, linewidth=1)
-        axes.patch.set_visible(False)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
+        bare(axes)
         ends = "; ".join(f"{band.name} from {band.mean[0]:.3g} to {band.mean[-1]:.3g}" for band in data.bands)
         return to_svg(figure, name, f"{data.title}. {ends}.")

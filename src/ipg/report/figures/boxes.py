@@ -16,6 +16,7 @@ from ipg.report.figures.drawing import (
     PAPER,
     SERIES,
     TRACK,
+    bare,
     canvas,
     draw_title,
     fit,
@@ -139,12 +140,8 @@ def draw_boxes(data: Boxes, *, name: str = "boxes", width: int = 520, height: in
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g}\N{NO-BREAK SPACE}%"))
         ground.text((left + width - right) / 2, height - 13, data.across, color=MUTED, fontsize=12, ha="center")
-        axes.tick_params(length=0, labelsize=12, labelcolor=MUTED, pad=8)
-        axes.grid(axis="y", color=TRACK, linewidth=1)
+        bare(axes)
         axes.set_axisbelow(True)
-        axes.patch.set_visible(False)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
         return to_svg(figure, name, f"{data.about}. {_spoken(data)}")
 
 

@@ -13,7 +13,7 @@ from ipg.report.figures.drawing import (
     MARKERS,
     MUTED,
     SERIES,
-    TRACK,
+    bare,
     canvas,
     draw_title,
     fit,
@@ -76,12 +76,8 @@ def draw_costs(data: Costs, *, name: str = "costs", width: int = 520, height: in
         axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g}\N{NO-BREAK SPACE}%"))
         axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]), top=min(1.02, axes.get_ylim()[1]))
         ground.text((left + width - right) / 2, height - 13, ACROSS, color=MUTED, fontsize=12, ha="center")
-        axes.tick_params(length=0, labelsize=12, labelcolor=MUTED, pad=8)
-        axes.grid(color=TRACK, linewidth=1)
+        bare(axes, grid="both")
         axes.set_axisbelow(True)
-        axes.patch.set_visible(False)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
         spoken = "; ".join(f"{p.name}: {100 * p.worth.mean:.1f} % at {p.time.mean:.2f} times" for p in data.points)
         return to_svg(figure, name, f"{data.about}. {spoken}.")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ipg.evaluation.selection import is_refit
-from ipg.report.figures.drawing import INK, MARKERS, MUTED, SERIES, TRACK, canvas, fit, style, to_svg
+from ipg.report.figures.drawing import INK, MARKERS, MUTED, SERIES, bare, canvas, fit, style, to_svg
 from ipg.report.views import RunView, number, percent, series
 
 __all__ = ["Line", "Panel", "curves_data", "draw_curves"]
@@ -127,11 +127,7 @@ def draw_curves(data: Panel, *, width: int = 340, height: int = 250, legend: boo
         digits = 0 if limit > 0.05 else 1
         axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.{digits}f}\N{NO-BREAK SPACE}%"))
         axes.set_xlabel("Epoch", color=MUTED, fontsize=12, labelpad=6)
-        axes.tick_params(length=0, labelsize=12, labelcolor=MUTED, pad=8)
-        axes.grid(axis="y", color=TRACK, linewidth=1)
-        axes.patch.set_visible(False)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
+        bare(axes)
         ends = []
         for line in data.lines:
             known = [value for value in line.values if value is not None]

@@ -9,6 +9,7 @@ import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import matplotlib.style
 from matplotlib.axes import Axes
@@ -18,8 +19,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 
 __all__ = [
-    "INK", "MARKERS", "MUTED", "PAPER", "SERIES", "SVG", "THEME", "TRACK", "bar", "canvas", "clean", "draw_title",
-    "fit", "restyled", "root", "standalone", "style", "text_width", "themed", "title_room", "to_svg", "whisker",
+    "INK", "MARKERS", "MUTED", "PAPER", "SERIES", "SVG", "THEME", "TRACK", "bar", "bare", "canvas", "clean",
+    "draw_title", "fit", "restyled", "root", "standalone", "style", "text_width", "themed", "title_room", "to_svg", "whisker",
 ]  # fmt: skip
 
 INK, MUTED, TRACK, PAPER = "#1b1f24", "#5b6470", "#e8ebef", "#fbfbfa"
@@ -61,6 +62,16 @@ def canvas(width: int, height: int) -> tuple[Figure, Axes]:
     axes.set_ylim(height, 0)
     axes.set_axis_off()
     return figure, axes
+
+
+def bare(axes: Axes, *, grid: Literal["y", "both"] | None = "y", pad: float = 8) -> None:
+    """Axes with quiet numbers and lines behind what is drawn, and no frame, ticks or ground."""
+    axes.tick_params(length=0, labelsize=12, labelcolor=MUTED, pad=pad)
+    if grid is not None:
+        axes.grid(axis=grid, color=TRACK, linewidth=1)
+    axes.patch.set_visible(False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
 
 
 def bar(axes: Axes, y: float, length: float, thickness: float, colour: str) -> None:

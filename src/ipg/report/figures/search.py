@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from ipg.experiments.search.plan import Tried
 from ipg.experiments.search.result import Found
 from ipg.methods.space import Choice, LogUniform
-from ipg.report.figures.drawing import INK, MUTED, SERIES, TRACK, bar, canvas, fit, style, text_width, to_svg
+from ipg.report.figures.drawing import INK, MUTED, SERIES, TRACK, bar, bare, canvas, fit, style, text_width, to_svg
 from ipg.report.views import percent
 
 __all__ = ["Shares", "Worth", "draw_shares", "draw_worth", "history_data", "importance_data", "slices_data"]
@@ -123,11 +123,7 @@ def draw_worth(data: Worth, *, width: int = 340, height: int = 250) -> str:
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.0f}\N{NO-BREAK SPACE}%"))
         axes.set_xlabel("Trial" if data.rising else "", color=MUTED, fontsize=12, labelpad=6)
-        axes.tick_params(length=0, labelsize=12, labelcolor=MUTED, pad=8)
-        axes.grid(axis="y", color=TRACK, linewidth=1)
-        axes.patch.set_visible(False)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
+        bare(axes)
         spoken = (
             f"{data.title}: {len(data.values)} trials from {percent(min(data.values))} to {percent(max(data.values))}."
         )

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from ipg.report.figures.drawing import INK, MUTED, SERIES, canvas, fit, style, to_svg
+from ipg.report.figures.drawing import INK, MUTED, SERIES, bare, canvas, fit, style, to_svg
 
 __all__ = ["Arrow", "Space", "draw_space", "space_data"]
 
@@ -83,10 +83,7 @@ def draw_space(data: Space, *, name: str = "space", width: int = 520, height: in
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.set_xlabel(data.axes[0], color=MUTED, fontsize=12, labelpad=6)
         axes.set_ylabel(data.axes[1], color=MUTED, fontsize=12, labelpad=6)
-        axes.tick_params(length=0, labelsize=12, labelcolor=MUTED, pad=6)
-        axes.patch.set_visible(False)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
+        bare(axes, grid=None, pad=6)
         end = data.arrows[-1].end
         told = f"from ({start[0]:.2f}, {start[1]:.2f}) to ({end[0]:.2f}, {end[1]:.2f}) in {len(data.arrows)} updates"
         return to_svg(figure, name, f"{data.about}: {told}.")
