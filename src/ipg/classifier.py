@@ -72,11 +72,18 @@ def is_run(spec: str) -> bool:
     return Path(spec).is_dir() and ":" not in spec
 
 
-def open_run(folder: Path, *, device: str = "auto") -> Classifier:
+def open_run(folder: Path, *, network: str | None = None, device: str = "auto") -> Classifier:
     """The network of a finished run; its data is not needed.
+
+    Args:
+        folder: of the run.
+        network: what makes the network that the run's weights go into, as `load_model` takes it, where the run may not
+            say so: code of the user's is not run because a folder names it.
+        device: where it goes.
 
     Raises:
         FolderError: it is no run, not finished or damaged.
+        ValueError: `network` makes another one.
     """
     where = chosen_device(device)
     home = RunFolder(folder)
@@ -91,8 +98,15 @@ def open_run(folder: Path, *, device: str = "auto") -> Classifier:
     if "classes" not in origin or "shape" not in origin:
         raise FolderError(f"{folder} does not say which classes it tells apart; train it again in another folder")
     channels, height, width = origin["shape"]
+    model = load_model(folder if network is None else network, device=where)
+    if network is not None:
+        try:
+            model.load_state_dict(found[0])
+        except (RuntimeError, TypeError):
+            told = f"{network} makes another network than that of {folder}: the run's weights do not fit"
+            raise ValueError(told) from None
     return Classifier(
-        model=load_model(folder, device=where),
+        model=model,
         shape=(channels, height, width),
         classes=tuple(origin["classes"]),
         fit=fit_of(str(config.get("data"))),

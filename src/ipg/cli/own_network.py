@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
-from ipg.classifier import Classifier, chosen_device, fit_of, open_run
+from ipg.classifier import Classifier, open_run
 from ipg.models import load_model
 from ipg.training.folder import FolderError, RunFolder, read_json
 
@@ -70,29 +70,7 @@ def open_with(run: Path, network: str | None, *, device: str = "auto") -> Classi
         refuse_own_code(run)
         return open_run(run, device=device)
     _check_form(network)
-    home = RunFolder(run)
     if named_by(run) is None:
         open_run(run, device=device)  # or it says what is wrong with the run
         raise ValueError(f"{run} knows how to make its network; leave --network {network} out")
-    if (found := home.finished()) is None:
-        raise FolderError(f"the run in {run} is not finished; the command that began it goes on with it")
-    weights, _, result = found
-    stored = read_json(home.config)
-    config, origin = stored.get("config"), stored["origin"]
-    if not isinstance(config, dict) or not {"classes", "shape"} <= set(origin):
-        raise FolderError(f"{home.config} is not of a run")
-    model = load_model(network)
-    try:
-        model.load_state_dict(weights)
-    except (RuntimeError, TypeError):
-        raise ValueError(f"{network} makes another network than that of {run}: the run's weights do not fit") from None
-    channels, height, width = origin["shape"]
-    return Classifier(
-        model=model.to(chosen_device(device)).eval(),
-        shape=(channels, height, width),
-        classes=tuple(origin["classes"]),
-        fit=fit_of(str(config.get("data"))),
-        config=config,
-        origin=origin,
-        result=result,
-    )
+    return open_run(run, network=network, device=device)

@@ -4,7 +4,7 @@
     paper = "tab:pair-sensitivity"      # its label in the paper
     claim = "…"                         # what the paper says of it
     seen = "…"                          # what our rows say of it, by hand: whether it holds, and why where it does not
-    metrics = ["average"]               # what is compared; the first is drawn
+    metrics = ["average"]               # what is compared; drawn is what keeps epochs, else the first
     figure = "boxes"                    # boxes, costs, grid or none
     alone = true                        # its rows are its own: those of other studies do not count, as where times are
                                         # compared, which have to be measured side by side
