@@ -20,7 +20,8 @@ from matplotlib.textpath import text_to_path
 
 __all__ = [
     "INK", "MARKERS", "MUTED", "PAPER", "SERIES", "SVG", "THEME", "TRACK", "bar", "bare", "canvas", "clean",
-    "draw_title", "fit", "restyled", "root", "standalone", "style", "text_width", "themed", "title_room", "to_svg", "whisker",
+    "draw_title", "fit", "restyled", "root", "standalone", "style", "text_width", "themed", "title_room", "to_svg",
+    "whisker",
 ]  # fmt: skip
 
 INK, MUTED, TRACK, PAPER = "#1b1f24", "#5b6470", "#e8ebef", "#fbfbfa"
