@@ -21,6 +21,8 @@ from torch import Tensor
 from ipg.config import RunConfig
 from ipg.data.names import is_own
 from ipg.files import leftovers, make_private, write_json, write_jsonl
+from ipg.methods import method_class
+from ipg.methods.options import option_defaults
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 
 __all__ = ["FIRST_STAGE", "FolderError", "RunFolder"]
@@ -96,7 +98,8 @@ class RunFolder:
             raise FolderError(f"{error}. Name another folder, or delete this one.") from None
         if not all(isinstance(old.get(part), dict) for part in identity):
             raise FolderError(f"{self.config} is not of a run; name another folder")
-        before, now = RunConfig().flat() | old["config"], identity["config"]  # a setting that is newer had its default
+        now = identity["config"]
+        before = RunConfig().flat() | _options(now) | old["config"]  # a setting that is newer had its default
         there = origin.get("started_in") if isinstance(origin := old.get("origin"), dict) else None
         keys = [key for key in {**old["config"], **now} if not _same(key, before.get(key), there, now.get(key))]
         differing = [f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in keys]
@@ -219,6 +222,11 @@ def read_jsonl(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
     if not (rows or unfinished) or not all(isinstance(row, dict) for row in rows):
         raise FolderError(f"{path} is damaged: expected an object a line")
     return rows
+
+
+def _options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the method, with their defaults."""
+    return option_defaults(method_class(config["method"])) if "method" in config else {}
 
 
 def read_json(path: Path) -> dict[str, Any]:
