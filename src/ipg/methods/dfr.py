@@ -109,7 +109,7 @@ class Dfr(Erm):
 def some_of_all(group: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Rows drawn without replacement, in their order: a `share` of every group, rounded up, and two at least."""
     drawn = []
-    for number in group.unique().tolist():
+    for number in torch.bincount(group).nonzero().flatten().tolist():
         rows = torch.nonzero(group == number).flatten()
         count = max(2, math.ceil(share * len(rows)))
         drawn.append(rows[torch.randperm(len(rows), generator=generator)[:count]])

@@ -25,13 +25,15 @@ from ipg.methods import method_class
 from ipg.methods.options import option_defaults
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 
-__all__ = ["FIRST_STAGE", "FolderError", "RunFolder"]
+__all__ = ["FIRST_STAGE", "MODEL", "FolderError", "RunFolder"]
 
 
 class FolderError(ValueError):
     """A folder that does not belong to this run, or is in use."""
 
 
+MODEL = "model.safetensors"
+"""What the trained weights are called in it."""
 FIRST_STAGE = "first_stage"
 """The folder inside a run's own in which the run that comes before it lives."""
 _FILES = ("data", "pairs", "weights", "start", "masks")
@@ -44,7 +46,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config, self.metrics = path / "config.json", path / "metrics.jsonl"
-        self.checkpoint, self.model = path / "checkpoint.safetensors", path / "model.safetensors"
+        self.checkpoint, self.model = path / "checkpoint.safetensors", path / MODEL
         self.result, self.done = path / "result.json", path / "done"
         self.failure = path / "failure.json"
 
