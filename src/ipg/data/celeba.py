@@ -133,16 +133,7 @@ def parse_list(data: bytes, what: str) -> Columns:
     body = [(number, row) for number, row in enumerate(rows[start + named :], start + named + 1) if row]
     if not body:
         raise DataError(f"{what} lists no image; get the file again")
-    if problems := [
-        f"{what} line {number} has {len(row)} words, expected {len(header)}"
-        for number, row in body
-        if len(row) != len(header)
-    ]:
-        raise ProblemsError(problems)
-    cells = zip(*(row for _, row in body), strict=True)
-    return Columns(
-        what, {name: list(column) for name, column in zip(header, cells, strict=True)}, [line for line, _ in body]
-    )
+    return Columns.of_rows(what, header, body, wrong="{found} words, expected {expected}")
 
 
 def _lists(home: Path) -> tuple[Columns, Columns]:
