@@ -25,7 +25,7 @@ from ipg.methods import method_class
 from ipg.methods.options import option_defaults
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 
-__all__ = ["FIRST_STAGE", "MODEL", "FolderError", "RunFolder"]
+__all__ = ["FILES", "FIRST_STAGE", "MODEL", "FolderError", "RunFolder", "same_setting"]
 
 
 class FolderError(ValueError):
@@ -36,7 +36,7 @@ MODEL = "model.safetensors"
 """What the trained weights are called in it."""
 FIRST_STAGE = "first_stage"
 """The folder inside a run's own in which the run that comes before it lives."""
-_FILES = ("data", "pairs", "weights", "start", "masks")
+FILES = ("data", "pairs", "weights", "start", "masks")
 """Settings that may name files, which have several names: what they hold is compared by its digests."""
 
 
@@ -103,7 +103,7 @@ class RunFolder:
         now = identity["config"]
         before = RunConfig().flat() | _options(now) | old["config"]  # a setting that is newer had its default
         there = origin.get("started_in") if isinstance(origin := old.get("origin"), dict) else None
-        keys = [key for key in {**old["config"], **now} if not _same(key, before.get(key), there, now.get(key))]
+        keys = [key for key in {**old["config"], **now} if not same_setting(key, before.get(key), there, now.get(key))]
         differing = [f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in keys]
         if not differing and old["data"] != identity["data"]:
             changed = [key for key in identity["data"] if old["data"].get(key) != identity["data"][key]]
@@ -191,9 +191,9 @@ class RunFolder:
         )
 
 
-def _same(key: str, before: Any, there: object, now: Any) -> bool:
+def same_setting(key: str, before: Any, there: object, now: Any) -> bool:
     """Whether a setting is as it was; of files also where `now`, seen from here, is what `before` was from `there`."""
-    if before == now or key not in _FILES or not (isinstance(before, str) and isinstance(now, str)):
+    if before == now or key not in FILES or not (isinstance(before, str) and isinstance(now, str)):
         return bool(before == now)
     if key == "data" and not (is_own(before) and is_own(now)):
         return False
