@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from training.capture_cases import CASES
 
 from ipg.config import RunConfig
 from ipg.training import assembly, loop
@@ -137,15 +138,7 @@ def test_compiled_iterations_in_half_precision_learn_the_same(settings: Make, ma
     assert list(losses.values()) == pytest.approx([expected, expected], rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("changes", "kinds"),
-    [
-        ({"method": "erm"}, {(32, False), (24, False)}),
-        ({"method": "ipg", "every": 1}, {(32, True), (24, True)}),
-        ({"method": "ipg", "every": 2}, {(32, True), (32, False), (24, False)}),
-        ({"method": "ipg", "every": 3, "epochs": 12}, {(32, True), (32, False), (24, True), (24, False)}),
-    ],
-)
+@pytest.mark.parametrize(("changes", "kinds"), CASES)
 def test_a_smaller_last_batch_is_captured_after_full_ones(
     changes: dict[str, Any],
     kinds: set[tuple[int, bool]],

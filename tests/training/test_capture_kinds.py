@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from training.capture_cases import CASES
 
 from ipg.config import RunConfig
 from ipg.training import assembly, capture
@@ -282,15 +283,7 @@ class Pretended(CapturedStep):
 
 
 @pytest.mark.usefixtures("generator")
-@pytest.mark.parametrize(
-    ("changes", "kinds"),
-    [
-        ({"method": "erm"}, {(32, False), (24, False)}),
-        ({"method": "ipg", "every": 1}, {(32, True), (24, True)}),
-        ({"method": "ipg", "every": 2}, {(32, True), (32, False), (24, False)}),
-        ({"method": "ipg", "every": 3, "epochs": 12}, {(32, True), (32, False), (24, True), (24, False)}),
-    ],
-)
+@pytest.mark.parametrize(("changes", "kinds"), CASES)
 def test_runs_end_with_the_same_bits(
     changes: dict[str, Any],
     kinds: set[tuple[int, bool]],
