@@ -235,6 +235,24 @@ def test_an_epoch_of_the_one_loop(name: str, one_epoch: Any) -> None:
     assert not any(module._forward_hooks for module in outcome.model.modules())
 
 
+ONE_LOGIT_REFUSED = {
+    "eva_e": "method 'eva_e' needs a last layer with an output for each class",
+    "ncm": "method 'ncm' trains a head on frozen features, and its features would change",
+}
+"""What is said where a network tells two classes apart by one logit, or may not learn."""
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_network_with_one_logit_is_trained_or_refused(name: str, one_epoch: Any) -> None:
+    if name in ONE_LOGIT_REFUSED:
+        with pytest.raises(ValueError, match=ONE_LOGIT_REFUSED[name]):
+            one_epoch(name, model="irm_mlp_83")
+        return
+    outcome = one_epoch(name, model="irm_mlp_83")
+    assert outcome.model.head.out_features == 1
+    assert math.isfinite(outcome.rows[0]["train"]["task_loss"])
+
+
 @pytest.mark.parametrize("name", ON_NUMBERS)
 def test_closing_leaves_no_hook(name: str, toy: Any) -> None:
     model = toy.network()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
 from ipg.evaluation.features import features
-from ipg.methods.dfr import balanced
+from ipg.methods import Setup
+from ipg.methods.dfr import Dfr, balanced
 from ipg.methods.sparse_logistic import sparse_logistic
+from ipg.models import build_model
 from ipg.rationale import find_head
 from ipg.training.loop import train
 from ipg.training.materials import gather
@@ -104,6 +107,36 @@ def test_the_head_is_the_mean_of_fits_on_standardised_features(config: RunConfig
         for weight, bias in [sparse_logistic(scaled, part.label, 2, penalty=1 / (strength * len(part)))]
     ]
     assert any(torch.equal(found, fit) for fit in fits)
+
+
+def test_a_single_logit_is_the_difference_of_two(config: RunConfig, table: ImageTable) -> None:
+    """One network with a logit o, given as (0, o), and its twin with a logit a class: the same features are fitted."""
+    single = build_model("irm_mlp_83", channels=2, classes=2, size=table.images.shape[-1])
+    twin = copy.deepcopy(single)
+    twin.head = nn.Linear(83, 2)
+    heads = []
+    for model in (single, twin):
+        method = Dfr(Setup(model, torch.optim.SGD(model.parameters()), nn.CrossEntropyLoss(), config,
+                           validation=table.part("validation")))  # fmt: skip
+        method.refit(model, table.part("validation"))
+        heads.append(find_head(model))
+    torch.testing.assert_close(heads[0].weight[0], heads[1].weight[1] - heads[1].weight[0], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(heads[0].bias[0], heads[1].bias[1] - heads[1].bias[0], atol=1e-6, rtol=1e-5)
+    assert heads[0].weight.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "message"), [("xdnn_small_cnn", "'dfr' fits a bias, and"), ("bcos_small_cnn", "no linear head found")]
+)
+def test_a_head_that_cannot_be_fitted_is_refused_before_training(
+    config: RunConfig, table: ImageTable, model: str, message: str
+) -> None:
+    config = config.with_changes(model=model)
+    materials = gather(config, table=table)
+    before = {name: value.clone() for name, value in materials.model.state_dict().items()}
+    with pytest.raises(ValueError, match=message):
+        train(config, materials)
+    assert all(torch.equal(value, before[name]) for name, value in materials.model.state_dict().items())
 
 
 def test_it_is_resumed_and_repeated(config: RunConfig, table: ImageTable, tmp_path: Path) -> None:

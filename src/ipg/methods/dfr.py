@@ -8,9 +8,10 @@ Kirichenko, Izmailov and Wilson, "Last Layer Re-Training is Sufficient for Robus
 on as many images of every group as the smallest has; the other half selects C by its worst group. The weights are then
 the mean over ten balanced draws from all of them, and the standardisation is folded into the head.
 
-Differs from the paper: two classes have a row of weights each; the fit is by proximal gradient descent. It *trains on
-group labels of validation images*, which none of the other methods does: tables have to say so, and the run's own
-validation figures after the refit mean nothing.
+Differs from the paper: two classes have a row of weights each, of which a head with a single logit takes the
+difference; the fit is by proximal gradient descent. It *trains on group labels of validation images*, as none of the
+other methods does but `dkt` with policy=learned: tables have to say so, and the run's own validation figures after the
+refit mean nothing.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class Dfr(Erm):
                     f"method {self.name!r} splits the validation images of every group in two, and the smallest has "
                     f"one alone"
                 )
+        if find_head(setup.model).bias is None:
+            raise ValueError(f"method {self.name!r} fits a bias, and the head of this network has none")
 
     def refit(self, model: nn.Module, validation: ImageTable) -> None:
         """Put a new last layer on `model`, fitted to the `validation` images."""
@@ -85,8 +88,8 @@ class Dfr(Erm):
         weight = torch.stack([fit[0] for fit in fits]).mean(dim=0) / spread
         bias = torch.stack([fit[1] for fit in fits]).mean(dim=0) - weight @ mean
         head = find_head(model)
-        if head.bias is None:
-            raise ValueError(f"method {self.name!r} fits a bias, and the head of this network has none")
+        if head.out_features == 1:  # which is given as (0, o)
+            weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
         with torch.no_grad():
             head.weight.copy_(weight)
             head.bias.copy_(bias)
