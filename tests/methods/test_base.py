@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ipg.config import RunConfig
 from ipg.methods import METHODS, Method, Setup, method_class, parse_options
@@ -297,6 +298,47 @@ def test_pairs_are_drawn_more_rarely_while_they_agree(name: str, options: dict[s
         if source.count == 3:
             assert 0 < told.get("disagreement", torch.ones(())).item() <= 1
     assert due == [0, 1, 3, 7, 8, 10]  # the third was at 3, and the next one heard of it
+
+
+class Noise(nn.Module):
+    """Noise in train mode that leaves no trace in the graph: run again in another mode, values alone would differ."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x) if self.training else x
+
+
+class Checkpointed(nn.Module):
+    """Layers that run again in the backward pass, or not."""
+
+    def __init__(self, layer: nn.Module, *, checkpointed: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.checkpointed = checkpointed
+        self.body = nn.Sequential(nn.Linear(6, 5), layer, nn.Tanh(), nn.Linear(5, 5), nn.Tanh()).double()
+        self.fc = nn.Linear(5, 3).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = checkpoint(self.body, x, use_reentrant=False) if self.checkpointed else self.body(x)
+        logits: Tensor = self.fc(features)
+        return logits
+
+
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in GUIDED), ("joint", {"order": "sum"})])
+@pytest.mark.parametrize("layer", [Noise, lambda: nn.Dropout(0.5)], ids=["noise", "dropout"])
+def test_checkpointed_layers_are_trained_like_plain_ones(
+    name: str, options: dict[str, Any], layer: Any, toy: Any
+) -> None:
+    """Pairs run without noise, also where their layers run again in the backward pass."""
+    ends = []
+    for checkpointed in (False, True):
+        model = Checkpointed(layer(), checkpointed=checkpointed).train()
+        method = toy.method(name, model, options=options)
+        torch.manual_seed(2)
+        for number in range(3):
+            method.step(toy.batch(number))
+        assert all(module.training for module in model.modules())
+        ends.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+    torch.testing.assert_close(*ends, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", ON_NUMBERS)
