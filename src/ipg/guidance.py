@@ -447,8 +447,9 @@ class Guidance:
             raise ValueError(f"this is not the state of a Guidance: missing or unknown {sorted(unknown)}")
         self.iteration = int(state["iteration"])
         self._values.copy_(state["correction"])
-        if self._relative is not None and state.get("relative", self._relative) == self._relative:
-            self._margin.copy_(state["margin"])
+        if self._relative is not None:
+            same = state.get("relative", self._relative) == self._relative
+            self._margin.copy_(state["margin"] if same else torch.tensor(math.nan))
         self.pace.load_state_dict(state.get("pace", {}))
         self.watch.load_state_dict({name.removeprefix("watch."): value for name, value in state.items()})
 
