@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ipg.config import RunConfig
+from ipg.data.table import ImageTable
 from ipg.methods import METHODS, Method, Setup, method_class, parse_options
+from ipg.methods.base import NEEDS
 from ipg.methods.options import option, option_defaults
 from ipg.methods.space import Choice
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
@@ -32,13 +35,25 @@ LOOP: dict[str, dict[str, Any]] = {"ncm": {"model": "linear"}}
 """Settings without which a method cannot run."""
 
 
+NEEDED: dict[str, list[str]] = {
+    "pairs": ON_PAIRS,
+    "shortcut rule": KNOWING,
+    "environments": ["irm", "vrex", "fishr", "coral", "meta_irm"],
+    "groups": ["groupdro", "rwg", "subg", "dkt"],
+    "validation groups": ["dfr"],
+    "masks": ["epg", "gals_mask"],
+    "attention": ["gals"],
+}
+"""What methods cannot do without; those that are not named need labels alone."""
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_names_and_summaries(name: str) -> None:
     kind = method_class(name)
     assert kind.name == name
     assert kind.summary.endswith(".")
-    assert ("pairs" in kind.needs) == (name in ON_PAIRS)
-    assert ("shortcut rule" in kind.needs) == (name in KNOWING)
+    assert kind.needs == {need for need, names in NEEDED.items() if name in names}
+    assert NEEDED.keys() == NEEDS.keys()
 
 
 def test_unknown_method() -> None:
@@ -234,6 +249,37 @@ def test_an_epoch_of_the_one_loop(name: str, one_epoch: Any) -> None:
     assert math.isfinite(row["train"]["task_loss"])
     assert 0 <= row["test"]["worst_group"] <= row["test"]["average"] <= 1
     assert not any(module._forward_hooks for module in outcome.model.modules())
+
+
+@pytest.fixture
+def shortcut_table(make_table: Callable[..., ImageTable]) -> ImageTable:
+    """Three classes, each of one colour in training: three of the six groups have training images."""
+    table = make_table()
+    label = torch.arange(len(table)) % 3
+    trained = table.split == table.splits.index("train")
+    attribute = torch.where(trained, label % 2, table.attribute)
+    row = torch.arange(len(table))
+    images = torch.zeros_like(table.images)
+    images[row, attribute] = table.images.amax(dim=1)
+    return replace(
+        table, images=images, label=label, attribute=attribute, content=label, classes=("none", "some", "all")
+    )
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_groups_without_training_images_are_handled_or_refused(
+    name: str, one_epoch: Any, shortcut_table: ImageTable
+) -> None:
+    if name == "dkt":
+        with pytest.raises(ValueError, match="no class has training images of two: take a method that needs no groups"):
+            one_epoch(name, table=shortcut_table)
+        return
+    outcome = one_epoch(name, table=shortcut_table, **LOOP.get(name, {}))
+    row = outcome.rows[-1]
+    assert math.isfinite(outcome.rows[0]["train"]["task_loss"])
+    assert 0 <= row["test"]["worst_group"] <= row["test"]["average"] <= 1
+    assert len(row["test"]["groups"]) == 6
+    assert all(torch.isfinite(value).all() for value in outcome.model.state_dict().values())
 
 
 ONE_LOGIT_REFUSED = {
