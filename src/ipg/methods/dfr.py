@@ -9,9 +9,9 @@ on as many images of every group as the smallest has; the other half selects C b
 the mean over ten balanced draws from all of them, and the standardisation is folded into the head.
 
 Differs from the paper: two classes have a row of weights each, of which a head with a single logit takes the
-difference; the fit is by proximal gradient descent, on features standardised by all validation images. It *trains on group labels of validation images*, as none of the
-other methods does but `dkt` with policy=learned: tables have to say so, and the run's own validation figures after the
-refit mean nothing.
+difference; the fit is by proximal gradient descent, on features standardised by all validation images. It *trains on
+group labels of validation images*, as none of the other methods does but `dkt` with policy=learned: tables have to say
+so, and the run's own validation figures after the refit mean nothing.
 """
 
 from __future__ import annotations
