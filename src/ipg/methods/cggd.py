@@ -57,7 +57,6 @@ class Cggd(Ipg):
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One update; between the iterations that are due it is plain training."""
         guide, optimizer = self.guide, self.setup.optimizer
-        guide._hold_batch_norm()
         due = guide.due
         optimizer.zero_grad()
         terms, push = self.slopes(lambda terms: terms.alignment) if due else (None, ())

@@ -58,7 +58,6 @@ class Joint(Ipg):
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One iteration: one update with the sum of losses, or two."""
         order, due = cast(JointOptions, self.options).order, self.guide.due
-        self.guide._hold_batch_norm()  # the task batch may come before the guide's own step does it
         if order == "sum":
             return self._sum(batch, due) | self.paced(due)
         if order == "alignment_first":

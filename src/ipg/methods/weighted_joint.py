@@ -45,7 +45,6 @@ class WeightedJoint(Ipg):
         """One gradient step on the weighted sum, or on the task loss where no pairs are due."""
         setup, guide = self.setup, self.guide
         weight = cast(WeightedJointOptions, self.options).weight
-        guide._hold_batch_norm()
         due = guide.due
         setup.optimizer.zero_grad()
         loss = setup.task_loss(batch)
