@@ -145,6 +145,17 @@ def test_what_a_step_reports(toy: Any, order: str) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
+def test_no_step_waits_for_the_device(toy: Any, no_waiting: Any, order: str) -> None:
+    model = toy.network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
+    method = toy.method("joint", model, optimizer=optimizer, every=2, options={"order": order, "loss": "corrective"})
+    batches = [toy.batch(number) for number in range(3)]
+    with no_waiting:  # which raises where one does
+        values = [method.step(batch) for batch in batches]
+    assert values[-1]["uniformity"].item() > 0
+
+
+@pytest.mark.parametrize("order", ORDERS)
 def test_batch_norm_in_eval_mode_is_kept_from_the_first_batch_on(toy: Any, order: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3)).double().train()
