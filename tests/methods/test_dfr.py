@@ -147,6 +147,23 @@ def test_it_is_resumed_and_repeated(config: RunConfig, table: ImageTable, tmp_pa
         assert all(torch.equal(v, one.model.state_dict()[n]) for n, v in outcome.model.state_dict().items())
 
 
+@pytest.mark.parametrize("smallest", [1, 2])
+def test_every_group_has_an_image_to_fit_and_one_to_judge_by(
+    config: RunConfig, table: ImageTable, smallest: int
+) -> None:
+    validation = table.split == table.splits.index("validation")
+    rarest = torch.nonzero(validation & (table.group == 1)).flatten()
+    kept = torch.ones(len(table), dtype=torch.bool).index_fill_(0, rarest[smallest:], False)
+    small = table.take(kept)
+    config = config.with_changes(epochs=1)
+    if smallest == 1:
+        with pytest.raises(ValueError, match="'dfr' splits the validation images of every group in two, and the small"):
+            train(config, gather(config, table=small))
+        return
+    assert len(rarest) > 2
+    assert train(config, gather(config, table=small)).rows[-1]["refitted"] == 1
+
+
 def test_without_validation_groups_it_refuses(config: RunConfig, table: ImageTable) -> None:
     bare = replace(table, attribute=torch.zeros_like(table.attribute))
     with pytest.raises(ValueError, match="'dfr' needs validation images whose attribute is known, and there are none"):
