@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
+from torch.nn.utils.parametrizations import weight_norm
 
 from ipg.methods.parts import class_rows, means_by
 
@@ -37,3 +41,13 @@ def test_a_single_logit_stands_for_two() -> None:
     assert torch.equal(logits[:, 0], torch.zeros(4, dtype=torch.float64))
     torch.testing.assert_close(logits[:, 1:], features @ one.T)
     assert class_rows(three) is three
+
+
+@pytest.mark.parametrize("name", ["dfr", "eva_e"])
+def test_weights_that_are_made_of_others_cannot_be_fitted(name: str, toy: Any) -> None:
+    """What was fitted would be gone with the next pass, and nobody would know."""
+    model = toy.network()
+    toy.method(name, model)
+    weight_norm(model[-1])
+    with pytest.raises(ValueError, match=f"method '{name}' fits the last layer anew, and its weights are made of oth"):
+        toy.method(name, model)

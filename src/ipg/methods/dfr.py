@@ -28,7 +28,7 @@ from ipg.evaluation.features import features
 from ipg.methods.base import Need, Setup
 from ipg.methods.erm import Erm
 from ipg.methods.options import option
-from ipg.methods.parts import means_by
+from ipg.methods.parts import means_by, refittable_head
 from ipg.methods.space import Choice, Range
 from ipg.methods.sparse_logistic import sparse_logistic
 from ipg.rationale import find_head
@@ -68,7 +68,7 @@ class Dfr(Erm):
                     f"method {self.name!r} splits the validation images of every group in two, and the smallest has "
                     f"one alone"
                 )
-        if find_head(setup.model).bias is None:
+        if refittable_head(setup.model, method=self.name).bias is None:
             raise ValueError(f"method {self.name!r} fits a bias, and the head of this network has none")
 
     def refit(self, model: nn.Module, validation: ImageTable) -> None:
