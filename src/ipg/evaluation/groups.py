@@ -70,14 +70,15 @@ def _answers(
     A compiled model is given batches of one size, the last one filled up: another size would be compiled for itself.
     Where the device lacks the memory for a batch, they are smaller.
     """
-    place = next(model.parameters(), images).device
+    first = next(model.parameters(), images)
+    place, alone = first.device, not hasattr(first, "full_tensor")  # of a network in shards all processes run as one
     size = evaluation_batch(images, place)
 
     def answer(part: Tensor) -> Tensor:
         return take(logits_of(model(part.to(place).float() / 255)))
 
     with evaluating(model), torch.autocast(place.type, dtype=autocast, enabled=autocast is not None):
-        return in_parts(answer, images, size, fill=is_compiled(model))
+        return in_parts(answer, images, size, fill=is_compiled(model), again=alone)
 
 
 def evaluate(

@@ -64,8 +64,11 @@ class Cggd(Ipg):
         values: dict[str, Tensor] = {}
         if due:
             terms = guide.terms(cast(DrawsPairs, self.setup.pairs).draw())
-            push = list(torch.autograd.grad(terms.alignment, guide.parameters(), allow_unused=True))
-            guide.peers.mean_(gradient for gradient in push if gradient is not None)
+            push = list(guide._gradients(terms.alignment, guide.parameters()))
+            if guide.peers.sharded:
+                optimizer.zero_grad()  # where a backward pass has left them, averaged
+            else:
+                guide.peers.mean_(gradient for gradient in push if gradient is not None)
             values = {"alignment": terms.alignment.detach(), "disagreement": terms.disagreement}
         guide.count(terms)
         loss = self.setup.task_loss(batch)
