@@ -16,9 +16,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ipg.collectives import GlobalCrossEntropy
 from ipg.guidance import Guidance, Pairs
+from ipg.models.small import build_small
+from ipg.training.sharding import sharded
 
 CLASSES = 3
 OPTIMIZERS: dict[str, Any] = {
@@ -250,6 +254,47 @@ def counted(index: int, count: int) -> dict[str, dict[str, int]]:
     return found
 
 
+class Sent(TorchDispatchMode):
+    """Bytes that this process hands over by each kind of exchange, inside."""
+
+    KINDS = ("allgather", "all_gather", "reduce_scatter", "allreduce", "all_reduce", "broadcast")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(kind.__name__ == "DTensor" for kind in types):
+            return NotImplemented  # it comes back with the parts
+        namespace, _, name = str(func).partition(".")
+        name = name.lstrip("_")
+        if "c10d" in namespace and (kind := next((kind for kind in self.KINDS if name.startswith(kind)), None)):
+            given = args[1] if namespace == "c10d" and kind in ("allgather", "reduce_scatter") else args[0]
+            found = sum(tensor.nbytes for tensor in tree_leaves(given) if isinstance(tensor, Tensor))
+            kind = kind.replace("_", "")
+            self.bytes[kind] = self.bytes.get(kind, 0) + found
+        return func(*args, **kwargs or {})
+
+
+def counted_shards(index: int, count: int) -> dict[str, Any]:
+    """Bytes that a process hands over in one plain and in one guided iteration of a network in shards."""
+    torch.manual_seed(0)
+    model = build_small("small_vit", channels=2, classes=CLASSES, size=8)
+    sizes = {name: (tuple(value.shape), value.element_size()) for name, value in model.named_parameters()}
+    case = Case(dtype=torch.float32, pairs=8 * count, batch=8 * count)
+    x, y, pairs = data(case, 0)
+    shards = sharded(model, x[:1], torch.device("cpu"), bf16=False)
+    guide = Guidance(shards, OPTIMIZERS["adam"](shards.parameters()), every=2)
+    criterion = GlobalCrossEntropy()
+    x, y, pairs = x.tensor_split(count)[index], y.tensor_split(count)[index], pairs.shard(index, count)
+    found: dict[str, Any] = {"sizes": sizes}
+    for name, given in (("first", pairs), ("between", pairs), ("corrects", pairs), ("erm", None)):
+        with Sent() as sent:
+            guide.step(lambda: criterion(shards(x), y), given)
+        found[name] = dict(sent.bytes)
+    return found
+
+
 def main() -> None:
     index, count, store, output, *names = sys.argv[1:]
     rank, size = int(index), int(count)
@@ -257,7 +302,7 @@ def main() -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
     )
-    special = {"refused": refused, "counted": counted}
+    special = {"refused": refused, "counted": counted, "counted shards": counted_shards}
     found = {name: special[name](rank, size) if name in special else run(CASES[name], rank, size) for name in names}
     torch.save(found, Path(output) / f"{rank}.pt")
     dist.barrier()
