@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["check_cleared", "check_reach", "global_norm", "reaches_all", "set_gradients", "widest"]
+__all__ = ["check_cleared", "check_reach", "first_part", "global_norm", "reaches_all", "set_gradients", "widest"]
 
 
 def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
@@ -29,6 +29,12 @@ def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | Non
         usable = gradient.stride() == parameter.stride() and memory not in taken
         parameter.grad = gradient if usable else torch.empty_like(parameter).copy_(gradient)
         taken.add(memory)
+
+
+def first_part(output: object, instead: Tensor) -> Tensor:
+    """The first tensor with a graph in `output`, tensors in any structure; `instead` where none is found."""
+    parts = (part for part in tree_leaves(output) if isinstance(part, Tensor) and part.requires_grad)
+    return next(parts, instead)
 
 
 def reaches_all(output: object, parameters: Sequence[Tensor]) -> bool:

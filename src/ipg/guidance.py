@@ -37,7 +37,7 @@ import ipg.rationale as rationales
 from ipg.collectives import Group, find_peers, unreduced
 from ipg.comparison import Comparison, compare, compiled, is_compiled
 from ipg.condition import TaskScale, task_scale
-from ipg.gradients import check_cleared, check_reach, global_norm, set_gradients, widest
+from ipg.gradients import check_cleared, check_reach, first_part, global_norm, set_gradients, widest
 from ipg.modes import Modes
 from ipg.pace import Every, FollowingPace, Pace
 from ipg.paired import DrawsPairs, Pairs, check_kind, check_replicas, check_shard, gather_pairs
@@ -323,7 +323,7 @@ class Guidance:
         self._run(_note_pairs)(self._margin, self._spread, self.watch.counters, self.watch.widest, found)
         align = found.alignment
         if self.peers.sharded:
-            align = align + 0 * logits.sum()  # FSDP's backward pass begins where gradients enter the model's output
+            align = align + 0 * first_part(output, logits).sum()  # FSDP's backward pass begins at the model's output
         return Terms(align, found.uniformity, found.disagreement)
 
     def comparing(self) -> AbstractContextManager[None]:

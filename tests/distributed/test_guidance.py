@@ -18,7 +18,7 @@ from ipg.pairs.pairset import PairSampler
 
 Launch = Callable[[int, Sequence[str]], list[dict[str, Any]]]
 
-FSDP = ["fsdp", "fsdp adam", "fsdp, root alone", "fsdp, plain"]
+FSDP = ["fsdp", "fsdp adam", "fsdp, root alone", "fsdp, plain", "fsdp, cooled"]
 FLOAT32 = ["float32", "float32 adam"]
 DOUBLE = [
     "sgd",
@@ -76,7 +76,7 @@ def assert_equals_one_process(
 
 
 def test_two_processes_equal_one(worker: ModuleType, launch: Launch) -> None:
-    names = ["every third", "uneven", "uneven, bare", "relative margin", "fsdp adam"]
+    names = ["every third", "uneven", "uneven, bare", "relative margin", "fsdp adam", "fsdp, cooled"]
     found = launch(2, names)
     for name in names:
         assert_equals_one_process(worker, found, name, tolerance=1e-10)
@@ -120,10 +120,10 @@ def test_bytes_communicated_are_those_documented(found: list[dict[str, Any]], wo
         plain = {"ddp": parameters, "all_reduce": weights}
         assert counts["erm"] == plain
         assert counts["between"] == plain, "between corrections nothing more than plain training is said"
-        corrects = {"ddp": parameters, "all_reduce": weights + parameters, "all_gather_into_tensor": gathered}
+        corrects = {"ddp": parameters, "all_reduce": weights + parameters, "all_gather": gathered}
         assert counts["corrects"] == corrects
         check = 8 * 3  # once: three numbers that the processes have to agree on
-        assert counts["first"] == corrects | {"all_gather_into_tensor": gathered + check}
+        assert counts["first"] == corrects | {"all_gather": gathered + check}
 
 
 @pytest.mark.slow

@@ -171,9 +171,9 @@ def test_two_processes_share_a_network(train: Train, alone: Callable[[str], Path
 @pytest.mark.parametrize(
     ("method", "count"),
     [
-        *((f"erm,{VIT}", 2), (f"ipg,{VIT}", 2), (f"ipg,{VIT}", 4), ("ipg,optimizer=sgd,weight_decay=0.01", 2)),
-        *((f"ipg,{VIT},freeze=true", 2), ("ipg,selection=pairs", 2), ("joint,option.order=sum", 2), ("cggd", 2)),
-        *((f"groupdro,{VIT}", 4), (f"pair_augmentation,{VIT}", 2), (f"pair_contrastive,{VIT}", 2), ("jtt", 2)),
+        *((f"erm,{VIT}", 2), (f"ipg,{VIT}", 4), ("ipg,selection=pairs,optimizer=sgd,weight_decay=0.01", 2)),
+        *((f"ipg,{VIT},freeze=true", 2), ("joint,option.order=sum", 2), ("cggd", 2), ("groupdro", 4)),
+        *((f"pair_contrastive,{VIT}", 2), ("jtt", 2)),
     ],
 )
 def test_processes_that_share_a_network_train_as_one_does(
@@ -187,11 +187,13 @@ def test_processes_that_share_a_network_train_as_one_does(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [f"erm,{VIT}", f"ipg,{VIT}", "ipg"])
+@pytest.mark.parametrize("method", [f"erm,{VIT}", f"ipg,{VIT}"])
 def test_one_step_of_a_shared_network_equals_in_float32(
     train: Train, alone: Callable[[str], Path], tmp_path: Path, method: str
 ) -> None:
-    method = f"{method},epochs=1,steps=1"
+    method = (
+        f"{method},epochs=1,steps=1,optimizer=sgd,learning_rate=0.1"  # Adam's first step takes any noise for a sign
+    )
     codes, said = train(2, tmp_path / "shared", f"{method},shard=true")
     assert codes == [0, 0], said
     weights, expected = (
@@ -274,7 +276,8 @@ def test_torchrun_shards_in_bf16_and_other_commands_read_the_run(tmp_path: Path)
     assert (result["processes"], result["config"]["shard"]) == (2, True)
     ran = run(sys.executable, "-m", "ipg", "evaluate", str(folder), "--json")
     assert ran.returncode == 0, ran.stderr
-    print(ran.stdout[:600])
+    (measured,) = json.loads(ran.stdout).values()
+    assert measured["average"] == pytest.approx(result["metrics"]["average"], abs=0.002)  # in batches of other sizes
     ran = run(
         sys.executable, "-m", "ipg", "export", str(folder), "--output", str(tmp_path / "out"), "--format", "torch"
     )

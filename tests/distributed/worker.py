@@ -45,6 +45,8 @@ class Case:
     iterations: int = 6
     form: str = "step"
     """step, own (correct, two micro-batches, rescale), plain (no pairs) or sum (terms in the task loss)."""
+    temperature: float = 1.0
+    """What the model divides the output of its head by before it returns it."""
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -74,26 +76,27 @@ CASES = {
     "fsdp adam": Case(wrap="fsdp", optimizer="adam", options={"every": 3, "margin": "0.7x"}, pairs=7, batch=13),
     "fsdp, root alone": Case(wrap="fsdp root"),
     "fsdp, plain": Case(wrap="fsdp", form="plain"),
+    "fsdp, cooled": Case(wrap="fsdp root", temperature=2.0, options={"every": 2, "margin": "0.7x"}),
 }
 
 
 class Net(nn.Module):
     """Convolutions and a head."""
 
-    def __init__(self, norm: str) -> None:
+    def __init__(self, norm: str, temperature: float) -> None:
         super().__init__()
         make = {"group": lambda: nn.GroupNorm(2, 8), "batch": lambda: nn.BatchNorm2d(8)}[norm]
         self.body = nn.Sequential(nn.Conv2d(2, 8, 3), make(), nn.Tanh(), nn.Conv2d(8, 8, 3), make(), nn.Tanh())
-        self.fc = nn.Linear(8, CLASSES)
+        self.fc, self.temperature = nn.Linear(8, CLASSES), temperature
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.fc(self.body(images).mean(dim=(2, 3)))
-        return logits
+        return logits if self.temperature == 1 else logits / self.temperature
 
 
 def build(case: Case) -> Net:
     torch.manual_seed(0)
-    model = Net(case.norm).to(case.dtype)
+    model = Net(case.norm, case.temperature).to(case.dtype)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.uniform_(-0.1, 0.1)
@@ -219,11 +222,12 @@ def counted(index: int, count: int) -> dict[str, dict[str, int]]:
     def note(kind: str, tensor: Tensor) -> None:
         sent[kind] = sent.get(kind, 0) + tensor.nbytes
 
-    originals = {name: getattr(dist, name) for name in ("all_reduce", "all_gather_into_tensor", "broadcast")}
+    gather = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+    originals = {name: getattr(dist, name) for name in ("all_reduce", gather, "broadcast")}
 
     def watched(name: str) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
-            note(name, arguments[1] if name == "all_gather_into_tensor" else arguments[0])
+            note("all_gather" if name == gather else name, arguments[1] if name == gather else arguments[0])
             return originals[name](*arguments, **options)
 
         return call

@@ -194,6 +194,39 @@ def test_a_network_in_shards_computes_what_it_did(device: torch.device, name: st
     torch.testing.assert_close(found, slopes, **tolerance)
 
 
+class Turned(Residual):
+    """A block that gives a view."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return (rows + self.inner(rows)).flip(1).view(len(rows), 2, 2).flatten(1)
+
+
+class InPlace(Tied):
+    """A network that changes in place what its blocks give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(Turned() for _ in range(3)))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        rows = rows.flatten(1)
+        for block in self.blocks:
+            rows = block(rows)
+            rows *= 2
+        logits: Tensor = self.head(rows)
+        return logits
+
+
+def test_what_blocks_give_may_be_changed_in_place(device: torch.device) -> None:
+    torch.manual_seed(0)
+    plain, images, label = InPlace(), torch.rand(4, 1, 2, 2, device=device), torch.tensor([0, 1, 1, 0], device=device)
+    assert plain.blocks[0](torch.rand(2, 4))._base is not None, "no view"
+    shards = sharded(copy.deepcopy(plain), images[:1].cpu(), device, bf16=False)
+    _, expected = gradients(plain.to(device), images, label, None)
+    _, found = gradients(shards, images, label, None)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 def test_weights_of_blocks_are_gathered_in_the_precision_of_the_run(device: torch.device) -> None:
     """The head's are not: rationales are compared in full precision."""
     shards = sharded(small("small_vit"), torch.rand(1, 2, 28, 28), device, bf16=True)

@@ -23,7 +23,7 @@ _MULTIPLY = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention)
 
 
 def find_groups(model: nn.Module, image: Tensor, *, bf16: bool) -> list[list[nn.Module]]:
-    """The modules of `model` that are gathered together and let go of together, in groups.
+    """The modules of `model` that are gathered together and let go of together, in groups, as they run.
 
     A group is a block or, for a network that computes in bf16, those of its layers whose weights that rounds: weights
     of norms and the like are not rounded, and stay with the rest. So do those of a module that does not run once as
@@ -38,7 +38,7 @@ def find_groups(model: nn.Module, image: Tensor, *, bf16: bool) -> list[list[nn.
     if bf16:
         blocks = [_multiplying(block) for (block,) in blocks]
     runs = _runs(model, image, bf16=bf16)
-    groups = [[module for module in block if runs[module] == 1] for block in blocks]
+    groups = [[module for module in runs if runs[module] == 1 and module in block] for block in blocks]
     return [group for group in groups if group]
 
 

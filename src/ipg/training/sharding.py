@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from ipg.collectives import Peers
 from ipg.config import RunConfig
@@ -56,9 +57,16 @@ def sharded(model: nn.Module, image: Tensor, device: torch.device, *, bf16: bool
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
     for group in find_groups(model, image, bf16=bf16):
+        group[-1].register_forward_hook(_own_memory)
         fully_shard(group, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh)  # not the head itself: its weight has to be there when it has run
     return model
+
+
+def _own_memory(module: nn.Module, inputs: Any, output: Any) -> Any:
+    """What leaves a group as tensors of their own: one that changes a view in place is lost to FSDP's backward pass."""
+    del module, inputs
+    return tree_map_only(Tensor, lambda part: part if part._base is None else part.clone(), output)
 
 
 def check_shards(config: RunConfig, *, processes: int) -> None:
