@@ -253,6 +253,30 @@ def test_a_killed_process_ends_those_that_share_a_network_with_it(
     assert_same(tmp_path / "many", alone(f"ipg,{VIT}"))
 
 
+LEAVES = """
+import pathlib, sys
+sys.path.insert(0, FOLDER)
+import run
+config = run.settings("ipg,model=small_vit,epochs=1,steps=2,shard=true")
+with run.processes("cpu"):
+    run.loop.train(config, run.materials(config))
+print("left:", sum("gloo" in task.read_text() for task in pathlib.Path("/proc/self/task").glob("*/comm")))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_a_shared_network_leaves_no_threads_behind(tmp_path: Path) -> None:
+    """Those of a process group that is left abort their process now and then."""
+    script = tmp_path / "script.py"
+    script.write_text(LEAVES.replace("FOLDER", repr(str(SCRIPT.parent))))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    ran = subprocess.run(launcher, env=variables, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["left:", "0"] * 2
+
+
 @pytest.mark.slow
 def test_torchrun_shards_in_bf16_and_other_commands_read_the_run(tmp_path: Path) -> None:
     options = ["--epochs", "1", "--size", "14", "--pairs", "6", "--held-out-pairs", "10", "--device", "cpu", "--shard"]

@@ -30,7 +30,7 @@ from ipg.collectives import find_peers, shard
 from ipg.config import RunConfig
 from ipg.evaluation.groups import logits
 from ipg.training.device import resolve_device
-from ipg.training.sharding import at_rest, is_sharded, sharded
+from ipg.training.sharding import at_rest, forget_processes, is_sharded, sharded
 from ipg.words import listed
 
 __all__ = ["ProcessLostError", "Team", "processes"]
@@ -73,6 +73,7 @@ def processes(device: str) -> Iterator[bool]:
         yield dist.get_rank() == 0
         gc.collect()  # a wrapped model in a cycle would outlive its process group, which aborts at exit
         dist.destroy_process_group()  # not after an error: it may wait for a process that is gone
+        forget_processes()
 
 
 @contextmanager

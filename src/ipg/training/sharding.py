@@ -26,6 +26,7 @@ from ipg.training.blocks import find_groups
 __all__ = [
     "at_rest",
     "check_shards",
+    "forget_processes",
     "is_sharded",
     "laid_like",
     "optimizer_laid",
@@ -33,6 +34,9 @@ __all__ = [
     "sharded",
     "whole",
 ]
+
+_meshes: list[Any] = []
+"""Those that networks of this process were sharded on."""
 
 
 def sharded(model: nn.Module, image: Tensor, device: torch.device, *, bf16: bool) -> nn.Module:
@@ -52,6 +56,7 @@ def sharded(model: nn.Module, image: Tensor, device: torch.device, *, bf16: bool
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data.copy_(peers.broadcast_(tensor.detach().to(device).contiguous()))
     mesh, policy = init_device_mesh(device.type, (peers.size,)), MixedPrecisionPolicy()
+    _meshes.append(mesh)
     if bf16:
         policy = MixedPrecisionPolicy(  # what enters a layer is autocast's business
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
@@ -81,6 +86,17 @@ def check_shards(config: RunConfig, *, processes: int) -> None:
         )
     elif reason := method_class(config.method).whole:
         raise ValueError(f"method {config.method!r} cannot train a network in shards: {reason}; leave --shard out")
+
+
+def forget_processes() -> None:
+    """Let go of the process group of networks that were sharded, when it is destroyed.
+
+    torch remembers meshes for good and, of late, their groups with them, whose threads abort a process at its end now
+    and then.
+    """
+    for mesh in _meshes:
+        getattr(mesh, "_pg_registry", {}).clear()
+    _meshes.clear()
 
 
 def is_sharded(model: nn.Module) -> bool:
