@@ -111,7 +111,8 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, peers: Peers) -> Tensor:
         ctx.peers, ctx.rows = peers, len(rows)
         gathered = rows.new_empty(peers.size * len(rows), *rows.shape[1:])
-        dist.all_gather_into_tensor(gathered, rows.contiguous(), group=peers.group)
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before torch 2.13
+        gather(gathered, rows.contiguous(), group=peers.group)
         return gathered
 
     @staticmethod

@@ -156,6 +156,9 @@ class RunConfig:
     engine: str = "auto"
     """How iterations run on a GPU: eager, captured (a CUDA graph each) or compiled (the same over a compiled network,
     a minute more before the first iteration); auto is captured, and eager elsewhere."""
+    shard: bool = False
+    """Of several processes (torchrun) each holds a part of the weights, gradients and optimizer states, for networks
+    that are large (FSDP2, docs/scale.md); otherwise each holds all of them."""
     resident: float = 0.5
     """Share of the GPU's free memory that images may take; those of a larger data set are streamed to it."""
     deterministic: bool = False
@@ -283,7 +286,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "epochs", "steps", "batch", "learning_rate", "schedule", "warmup", "optimizer", "weight_decay", "crop", "flip",
         "class_weighted", "selection", "decision", "seed",
     ),
-    "Machine": ("device", "precision", "engine", "resident", "deterministic"),
+    "Machine": ("device", "precision", "engine", "shard", "resident", "deterministic"),
 }  # fmt: skip
 """The fields in the groups that `--help` shows them in."""
 

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["add_gradients", "check_cleared", "check_reach", "global_norm", "reaches_all", "set_gradients", "widest"]
+__all__ = [
+    "add_gradients", "check_cleared", "check_reach", "first_part", "global_norm", "reaches_all", "set_gradients", "widest",
+]  # fmt: skip
 
 
 def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
@@ -39,6 +41,12 @@ def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | Non
         torch._foreach_add_([grad for grad, _ in both], [gradient for _, gradient in both])
     alone = [(p, g) for p, g in found if p.grad is None]
     set_gradients([p for p, _ in alone], [g for _, g in alone])
+
+
+def first_part(output: object, instead: Tensor) -> Tensor:
+    """The first tensor with a graph in `output`, tensors in any structure; `instead` where none is found."""
+    parts = (part for part in tree_leaves(output) if isinstance(part, Tensor) and part.requires_grad)
+    return next(parts, instead)
 
 
 def reaches_all(output: object, parameters: Sequence[Tensor]) -> bool:

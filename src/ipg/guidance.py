@@ -37,7 +37,7 @@ import ipg.rationale as rationales
 from ipg.collectives import Group, find_peers, unreduced
 from ipg.comparison import Comparison, compare, compiled, embed, is_compiled
 from ipg.condition import TaskScale, task_scale
-from ipg.gradients import check_cleared, check_reach, global_norm, set_gradients, widest
+from ipg.gradients import check_cleared, check_reach, first_part, global_norm, set_gradients, widest
 from ipg.modes import Modes
 from ipg.pace import Every, FollowingPace, Pace
 from ipg.paired import DrawsPairs, Pairs, check_kind, check_replicas, check_shard, gather_pairs
@@ -314,7 +314,7 @@ class Guidance:
         self._run(keep_pairs)(self._margin, self._spread, self.watch.counters, self.watch.widest, found)
         align = found.alignment
         if self.peers.sharded:
-            align = align + 0 * logits.sum()  # FSDP's backward pass begins where gradients enter the model's output
+            align = align + 0 * first_part(output, logits).sum()  # FSDP's backward pass begins at the model's output
         return Terms(align, found.uniformity, found.disagreement)
 
     def comparing(self) -> AbstractContextManager[None]:
@@ -326,7 +326,7 @@ class Guidance:
         with self.comparing():  # to the end of the backward pass, in which checkpointed layers run again
             terms = self.terms(pairs)
             parameters = self.parameters()
-            gradients = self._gradients(terms.alignment + terms.uniformity, parameters)
+            gradients = self.gradients(terms.alignment + terms.uniformity, parameters)
         self.watch.counters[0] += 1
         set_gradients(parameters, gradients)
         if not self.peers.sharded:
@@ -340,7 +340,8 @@ class Guidance:
         torch.clear_autocast_cache()  # inside the caller's autocast the task batch would meet the weights of before
         self._run(keep_correction)(self._values, self.watch.counters, [term.detach() for term in terms], norm)
 
-    def _gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        """Of a loss that `terms` gave; of a model that FSDP2 shards they are left in `.grad` as well."""
         if not loss.requires_grad:
             raise RuntimeError("the corrective loss reaches no trainable parameter: everything it touches is frozen")
         gradients: Sequence[Tensor | None]

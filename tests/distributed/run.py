@@ -1,4 +1,7 @@
-"""One process of a run in float64: `python run.py FOLDER METHOD [SIGNAL RANK STEP]` under torchrun's variables.
+"""One process of a run: `python run.py FOLDER METHOD [SIGNAL RANK STEP]` under torchrun's variables.
+
+It computes in float64, unless it is told to compute in bf16 or to make one step an epoch: then in float32.
+A method may be followed by settings, as in `ipg,shard=true,model=small_vit`.
 
 With a signal, the process of that rank sends it to itself after that step; with COLLAPSE in its place the run collapses
 there in its first attempt, in every process.
@@ -58,8 +61,9 @@ def table() -> ImageTable:
 
 def settings(method: str) -> RunConfig:
     """12 iterations an epoch, the last on 9 images; neither batches nor pairs divide evenly among processes."""
-    return RunConfig(
-        method=method,
+    name, *given = method.split(",")
+    plain = RunConfig(
+        method=name,
         device="cpu",
         epochs=3,
         batch=11,
@@ -69,11 +73,17 @@ def settings(method: str) -> RunConfig:
         every=2,
         margin="0.5x",
     )
+    own = [text.partition("=")[::2] for text in given]
+    options = {name.removeprefix("option."): value for name, value in own if name.startswith("option.")}
+    return RunConfig.from_mapping(
+        {name: value for name, value in own if "." not in name} | {"options": options}, base=plain
+    )
 
 
 def materials(config: RunConfig) -> Materials:
     found = gather(config, table=table())
-    return Materials(found.table, Double(found.model), found.pairs, found.held_out)
+    single = config.precision == "bf16" or config.steps == 1
+    return Materials(found.table, found.model if single else Double(found.model), found.pairs, found.held_out)
 
 
 def main() -> int:

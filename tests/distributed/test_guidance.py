@@ -18,7 +18,7 @@ from ipg.pairs.pairset import PairSampler
 
 Launch = Callable[[int, Sequence[str]], list[dict[str, Any]]]
 
-FSDP = ["fsdp", "fsdp adam", "fsdp, root alone", "fsdp, plain"]
+FSDP = ["fsdp", "fsdp adam", "fsdp, root alone", "fsdp, plain", "fsdp, cooled"]
 FLOAT32 = ["float32", "float32 adam"]
 DOUBLE = [
     "sgd",
@@ -54,7 +54,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 processes", "4 processes"])
 def found(request: pytest.FixtureRequest, launch: Launch) -> list[dict[str, Any]]:
     """All cases in one launch: starting processes is what takes the time."""
-    return launch(request.param, [*DOUBLE, *FSDP, *FLOAT32, "refused", "counted"])
+    return launch(request.param, [*DOUBLE, *FSDP, *FLOAT32, "refused", "counted", "counted shards"])
 
 
 def assert_equals_one_process(
@@ -76,7 +76,7 @@ def assert_equals_one_process(
 
 
 def test_two_processes_equal_one(worker: ModuleType, launch: Launch) -> None:
-    names = ["every third", "uneven", "uneven, bare", "relative margin"]
+    names = ["every third", "uneven", "uneven, bare", "relative margin", "fsdp adam", "fsdp, cooled"]
     found = launch(2, names)
     for name in names:
         assert_equals_one_process(worker, found, name, tolerance=1e-10)
@@ -120,10 +120,29 @@ def test_bytes_communicated_are_those_documented(found: list[dict[str, Any]], wo
         plain = {"ddp": parameters, "all_reduce": weights}
         assert counts["erm"] == plain
         assert counts["between"] == plain, "between corrections nothing more than plain training is said"
-        corrects = {"ddp": parameters, "all_reduce": weights + parameters, "all_gather_into_tensor": gathered}
+        corrects = {"ddp": parameters, "all_reduce": weights + parameters, "all_gather": gathered}
         assert counts["corrects"] == corrects
         check = 8 * 3  # once: three numbers that the processes have to agree on
-        assert counts["first"] == corrects | {"all_gather_into_tensor": gathered + check}
+        assert counts["first"] == corrects | {"all_gather": gathered + check}
+
+
+@pytest.mark.slow
+def test_bytes_communicated_of_a_shared_network_are_those_documented(found: list[dict[str, Any]]) -> None:
+    features, pairs, count = 64, 8, len(found)  # of each process
+    for one in found:
+        counts = one["counted shards"]
+        sizes = counts["sizes"]
+        held = {name: -(-shape[0] // count) * math.prod(shape[1:]) * width for name, (shape, width) in sizes.items()}
+        blocks = sum(held[name] for name in held if name.startswith("body.layers."))
+        rest = sum(held.values()) - blocks  # is gathered once, blocks twice
+        weights, norm, gathered = 4, 4 * len(sizes), 4 * pairs * (2 * features + 2)
+        plain = {"allgather": 2 * blocks + rest, "reducescatter": count * (blocks + rest), "allreduce": weights}
+        assert counts["erm"] == plain
+        assert counts["between"] == plain | {"allreduce": weights + norm}
+        corrects = {"allgather": 2 * plain["allgather"] + gathered, "reducescatter": 2 * plain["reducescatter"]}
+        assert counts["corrects"] == corrects | {"allreduce": weights + 2 * norm}
+        check = 8 * 3  # once: three numbers that the processes have to agree on
+        assert counts["first"]["allgather"] == corrects["allgather"] + check
 
 
 # -- the parts, by one process ---------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import torch
 from filelock import FileLock
 
 from ipg.training.checkpoint import load_checkpoint
-from ipg.training.distributed import Team, processes
+from ipg.training.distributed import ProcessLostError, Team, _clear_loss, processes
 
 SCRIPT = Path(__file__).with_name("run.py")
 STOPPED, LOST = 30, 40
@@ -155,6 +155,159 @@ def test_a_killed_process_ends_the_others_clearly_and_the_run_can_go_on(
     assert_same(tmp_path / "many", alone("ipg"))
 
 
+# -- a network that the processes share --------------------------------------------------------------------------------
+
+VIT = "model=small_vit"
+
+
+def test_two_processes_share_a_network(train: Train, alone: Callable[[str], Path], tmp_path: Path) -> None:
+    short = f"ipg,{VIT},epochs=1,steps=3"
+    codes, said = train(2, tmp_path / "shared", f"{short},shard=true")
+    assert codes == [0, 0], said
+    assert_same(tmp_path / "shared", alone(short))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "count"),
+    [
+        *((f"erm,{VIT}", 2), (f"ipg,{VIT}", 4), ("ipg,selection=pairs,optimizer=sgd,weight_decay=0.01", 2)),
+        *((f"ipg,{VIT},freeze=true", 2), ("joint,option.order=sum", 2), ("cggd", 2), ("groupdro", 4)),
+        *((f"pair_contrastive,{VIT}", 2), ("jtt", 2)),
+    ],
+)
+def test_processes_that_share_a_network_train_as_one_does(
+    train: Train, alone: Callable[[str], Path], tmp_path: Path, method: str, count: int
+) -> None:
+    codes, said = train(count, tmp_path / "shared", f"{method},shard=true")
+    assert codes == [0] * count, said
+    assert_same(tmp_path / "shared", alone(method))
+    codes, said = train(1, tmp_path / "shared", method)  # done: read back, whole
+    assert codes == [0], said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [f"erm,{VIT}", f"ipg,{VIT}"])
+def test_one_step_of_a_shared_network_equals_in_float32(
+    train: Train, alone: Callable[[str], Path], tmp_path: Path, method: str
+) -> None:
+    method = (
+        f"{method},epochs=1,steps=1,optimizer=sgd,learning_rate=0.1"  # Adam's first step takes any noise for a sign
+    )
+    codes, said = train(2, tmp_path / "shared", f"{method},shard=true")
+    assert codes == [0, 0], said
+    weights, expected = (
+        load_checkpoint(folder / "model.safetensors") for folder in (tmp_path / "shared", alone(method))
+    )
+    assert {value.dtype for value in weights.values()} == {torch.float32}
+    torch.testing.assert_close(weights, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_line_that_is_moved_is_kept_of_a_shared_network(
+    train: Train, alone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    method = f"erm,{VIT},decision=worst_group,selection=worst_group"
+    codes, said = train(2, tmp_path / "shared", f"{method},shard=true")
+    assert codes == [0, 0], said
+    (weights, rows), (expected, expected_rows) = (outcome(folder) for folder in (tmp_path / "shared", alone(method)))
+    torch.testing.assert_close(weights, expected, atol=1e-10, rtol=1e-10)
+    for row, other in zip(rows, expected_rows, strict=True):
+        assert row["offsets"] == pytest.approx(other["offsets"], abs=1e-10)
+
+
+@pytest.mark.slow
+def test_a_shared_network_goes_on_whole_and_a_whole_one_shared(
+    train: Train, alone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    whole, shared = f"ipg,{VIT}", f"ipg,{VIT},shard=true"
+    for count, method, trouble in ((2, shared, ("SIGTERM", 1, 5)), (1, whole, ("SIGINT", 0, 14)),
+                                   (2, shared, ("SIGTERM", 0, 17)), (2, whole, ("SIGINT", 0, 22))):  # fmt: skip
+        codes, said = train(count, tmp_path / "many", method, *trouble)
+        assert codes == [STOPPED] * count, said
+    codes, said = train(4, tmp_path / "many", shared)
+    assert codes == [0] * 4, said
+    assert_same(tmp_path / "many", alone(whole))
+
+
+@pytest.mark.slow
+def test_a_shared_network_begins_again_as_a_whole_one_does(train: Train, tmp_path: Path) -> None:
+    for count, method in ((1, f"ipg,{VIT}"), (2, f"ipg,{VIT},shard=true")):
+        codes, said = train(count, tmp_path / str(count), method, "COLLAPSE", 0, 17)
+        assert codes == [0] * count, said
+        assert json.loads((tmp_path / str(count) / "result.json").read_text())["restarted"] == 1
+    assert_same(tmp_path / "2", tmp_path / "1")
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_those_that_share_a_network_with_it(
+    train: Train, alone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    codes, said = train(2, tmp_path / "many", f"ipg,{VIT},shard=true", "SIGKILL", 1, 17)
+    assert time.monotonic() - began < 60
+    assert codes == [LOST, -signal.SIGKILL], said
+    assert said[0].count("another process of this run has ended") == 1
+    codes, said = train(2, tmp_path / "many", f"ipg,{VIT},shard=true")
+    assert codes == [0, 0], said
+    assert_same(tmp_path / "many", alone(f"ipg,{VIT}"))
+
+
+LEAVES = """
+import pathlib, sys
+sys.path.insert(0, FOLDER)
+import run
+config = run.settings("ipg,model=small_vit,epochs=1,steps=2,shard=true")
+with run.processes("cpu"):
+    run.loop.train(config, run.materials(config))
+print("left:", sum("gloo" in task.read_text() for task in pathlib.Path("/proc/self/task").glob("*/comm")))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_a_shared_network_leaves_no_threads_behind(tmp_path: Path) -> None:
+    """Those of a process group that is left abort their process now and then."""
+    script = tmp_path / "script.py"
+    script.write_text(LEAVES.replace("FOLDER", repr(str(SCRIPT.parent))))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    ran = subprocess.run(launcher, env=variables, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["left:", "0"] * 2
+
+
+@pytest.mark.slow
+def test_torchrun_shards_in_bf16_and_other_commands_read_the_run(tmp_path: Path) -> None:
+    options = ["--epochs", "1", "--size", "14", "--pairs", "6", "--held-out-pairs", "10", "--device", "cpu", "--shard"]
+    options += ["--model", "small_vit", "--precision", "bf16", "--batch", "500"]
+    folder = tmp_path / "run"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ipg"]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+        )
+
+    ran = run(*launcher, "train", *options, "--method", "dfr", "--output", str(folder))
+    assert ran.returncode != 0
+    assert "method 'dfr' cannot train a network in shards: it fits the head anew" in ran.stderr
+    assert not folder.exists()
+    ran = run(*launcher, "train", *options, "--output", str(folder))
+    assert ran.returncode == 0, ran.stderr
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["processes"], result["config"]["shard"]) == (2, True)
+    ran = run(sys.executable, "-m", "ipg", "evaluate", str(folder), "--json")
+    assert ran.returncode == 0, ran.stderr
+    (measured,) = json.loads(ran.stdout).values()
+    assert measured["average"] == pytest.approx(result["metrics"]["average"], abs=0.002)  # in batches of other sizes
+    ran = run(
+        sys.executable, "-m", "ipg", "export", str(folder), "--output", str(tmp_path / "out"), "--format", "torch"
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
 @pytest.mark.slow
 def test_torchrun_trains_and_one_process_speaks(tmp_path: Path) -> None:
     options = ["--epochs", "1", "--size", "14", "--pairs", "6", "--held-out-pairs", "10", "--device", "cpu"]
@@ -240,6 +393,13 @@ def test_a_process_alone_decides_for_itself() -> None:
     assert team.replica(model, torch.device("cpu"), batch_norm="train") is model
     with team.together(), pytest.raises(RuntimeError, match="gloo"):
         raise RuntimeError("gloo")
+
+
+def test_a_lost_process_is_told_of_once() -> None:
+    """The loop says so, and so does the command around it."""
+    with pytest.raises(ProcessLostError) as told, _clear_loss(), _clear_loss():
+        raise RuntimeError("gloo: Connection closed by peer")
+    assert str(told.value).count("another process of this run has ended") == 1
 
 
 def test_without_torchrun_no_process_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:

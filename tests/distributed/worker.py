@@ -16,9 +16,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ipg.collectives import GlobalCrossEntropy
 from ipg.guidance import Guidance, Pairs
+from ipg.models.small import build_small
+from ipg.training.sharding import sharded
 
 CLASSES = 3
 OPTIMIZERS: dict[str, Any] = {
@@ -41,6 +45,8 @@ class Case:
     iterations: int = 6
     form: str = "step"
     """step, own (correct, two micro-batches, rescale), plain (no pairs) or sum (terms in the task loss)."""
+    temperature: float = 1.0
+    """What the model divides the output of its head by before it returns it."""
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -70,26 +76,27 @@ CASES = {
     "fsdp adam": Case(wrap="fsdp", optimizer="adam", options={"every": 3, "margin": "0.7x"}, pairs=7, batch=13),
     "fsdp, root alone": Case(wrap="fsdp root"),
     "fsdp, plain": Case(wrap="fsdp", form="plain"),
+    "fsdp, cooled": Case(wrap="fsdp root", temperature=2.0, options={"every": 2, "margin": "0.7x"}),
 }
 
 
 class Net(nn.Module):
     """Convolutions and a head."""
 
-    def __init__(self, norm: str) -> None:
+    def __init__(self, norm: str, temperature: float) -> None:
         super().__init__()
         make = {"group": lambda: nn.GroupNorm(2, 8), "batch": lambda: nn.BatchNorm2d(8)}[norm]
         self.body = nn.Sequential(nn.Conv2d(2, 8, 3), make(), nn.Tanh(), nn.Conv2d(8, 8, 3), make(), nn.Tanh())
-        self.fc = nn.Linear(8, CLASSES)
+        self.fc, self.temperature = nn.Linear(8, CLASSES), temperature
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.fc(self.body(images).mean(dim=(2, 3)))
-        return logits
+        return logits if self.temperature == 1 else logits / self.temperature
 
 
 def build(case: Case) -> Net:
     torch.manual_seed(0)
-    model = Net(case.norm).to(case.dtype)
+    model = Net(case.norm, case.temperature).to(case.dtype)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.uniform_(-0.1, 0.1)
@@ -215,11 +222,12 @@ def counted(index: int, count: int) -> dict[str, dict[str, int]]:
     def note(kind: str, tensor: Tensor) -> None:
         sent[kind] = sent.get(kind, 0) + tensor.nbytes
 
-    originals = {name: getattr(dist, name) for name in ("all_reduce", "all_gather_into_tensor", "broadcast")}
+    gather = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+    originals = {name: getattr(dist, name) for name in ("all_reduce", gather, "broadcast")}
 
     def watched(name: str) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
-            note(name, arguments[1] if name == "all_gather_into_tensor" else arguments[0])
+            note("all_gather" if name == gather else name, arguments[1] if name == gather else arguments[0])
             return originals[name](*arguments, **options)
 
         return call
@@ -250,6 +258,47 @@ def counted(index: int, count: int) -> dict[str, dict[str, int]]:
     return found
 
 
+class Sent(TorchDispatchMode):
+    """Bytes that this process hands over by each kind of exchange, inside."""
+
+    KINDS = ("allgather", "all_gather", "reduce_scatter", "allreduce", "all_reduce", "broadcast")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(kind.__name__ == "DTensor" for kind in types):
+            return NotImplemented  # it comes back with the parts
+        namespace, _, name = str(func).partition(".")
+        name = name.lstrip("_")
+        if "c10d" in namespace and (kind := next((kind for kind in self.KINDS if name.startswith(kind)), None)):
+            given = args[1] if namespace == "c10d" and kind in ("allgather", "reduce_scatter") else args[0]
+            found = sum(tensor.nbytes for tensor in tree_leaves(given) if isinstance(tensor, Tensor))
+            kind = kind.replace("_", "")
+            self.bytes[kind] = self.bytes.get(kind, 0) + found
+        return func(*args, **kwargs or {})
+
+
+def counted_shards(index: int, count: int) -> dict[str, Any]:
+    """Bytes that a process hands over in one plain and in one guided iteration of a network in shards."""
+    torch.manual_seed(0)
+    model = build_small("small_vit", channels=2, classes=CLASSES, size=8)
+    sizes = {name: (tuple(value.shape), value.element_size()) for name, value in model.named_parameters()}
+    case = Case(dtype=torch.float32, pairs=8 * count, batch=8 * count)
+    x, y, pairs = data(case, 0)
+    shards = sharded(model, x[:1], torch.device("cpu"), bf16=False)
+    guide = Guidance(shards, OPTIMIZERS["adam"](shards.parameters()), every=2)
+    criterion = GlobalCrossEntropy()
+    x, y, pairs = x.tensor_split(count)[index], y.tensor_split(count)[index], pairs.shard(index, count)
+    found: dict[str, Any] = {"sizes": sizes}
+    for name, given in (("first", pairs), ("between", pairs), ("corrects", pairs), ("erm", None)):
+        with Sent() as sent:
+            guide.step(lambda: criterion(shards(x), y), given)
+        found[name] = dict(sent.bytes)
+    return found
+
+
 def main() -> None:
     index, count, store, output, *names = sys.argv[1:]
     rank, size = int(index), int(count)
@@ -257,7 +306,7 @@ def main() -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
     )
-    special = {"refused": refused, "counted": counted}
+    special = {"refused": refused, "counted": counted, "counted shards": counted_shards}
     found = {name: special[name](rank, size) if name in special else run(CASES[name], rank, size) for name in names}
     torch.save(found, Path(output) / f"{rank}.pt")
     dist.barrier()

@@ -141,7 +141,7 @@ def _given(base: Any, own: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """Settings of the training that are not the defaults."""
     from ipg.config import RunConfig
 
-    aside = ("data", "data_path", "device", "resident", "masks", *SHARED)
+    aside = ("data", "data_path", "device", "resident", "shard", "masks", *SHARED)
     plain, flat = RunConfig().flat(), base.flat()
     changed = {name: value for name, value in flat.items() if name not in aside and value != plain[name]}
     return changed | {f"{method}.{name}": value for method, named in own.items() for name, value in named.items()}

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -175,12 +176,22 @@ def movable_head(model: nn.Module) -> nn.Linear:
     return head
 
 
+def _laid_like(bias: Any, offsets: Tensor) -> Tensor:
+    """`offsets` where and how `bias` is: whole, or in shards (FSDP2)."""
+    offsets = offsets.to(device=bias.device, dtype=bias.dtype)
+    if not hasattr(bias, "full_tensor"):
+        return offsets
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(offsets, bias.device_mesh, bias.placements)
+
+
 @contextmanager
 def moved(head: nn.Linear, offsets: Tensor) -> Iterator[None]:
     """`head` with `offsets` (K,) added to its biases; afterwards they are as before, to the bit."""
     before = head.bias.detach().clone()
     with torch.no_grad():
-        head.bias.add_(offsets.to(head.bias))
+        head.bias.add_(_laid_like(head.bias, offsets))
     try:
         yield
     finally:

@@ -75,7 +75,8 @@ def _answers(
     So is any model of larger images on a GPU that are not few, see `EVALUATION_BATCH`. Where the device lacks the
     memory for a batch, they are smaller.
     """
-    place = next(model.parameters(), images).device
+    first = next(model.parameters(), images)
+    place, alone = first.device, not hasattr(first, "full_tensor")  # of a network in shards all processes run as one
     size = evaluation_batch(images, place)
     fill = is_compiled(model) or (size == EVALUATION_BATCH and len(images) > FEW)
 
@@ -83,7 +84,7 @@ def _answers(
         return take(logits_of(model(part.to(place).float() / 255)))
 
     with evaluating(model), torch.autocast(place.type, dtype=autocast, enabled=autocast is not None):
-        return in_parts(answer, images, size, fill=fill)
+        return in_parts(answer, images, size, fill=fill, again=alone)
 
 
 def evaluate(

@@ -12,18 +12,21 @@ from torch import Tensor
 __all__ = ["free_memory", "in_parts"]
 
 
-def in_parts(answer: Callable[[Tensor], Tensor], images: Tensor, size: int, *, fill: bool = False) -> Tensor:
+def in_parts(
+    answer: Callable[[Tensor], Tensor], images: Tensor, size: int, *, fill: bool = False, again: bool = True
+) -> Tensor:
     """What `answer` makes of each part of `images`, put together; there is one part at least, if of no image.
 
     Parts have `size` images, or half as many, as often as it takes, where the device lacks the memory for them. The
-    last may be smaller, unless it is to be filled up: with its last image, of which no answer is kept.
+    last may be smaller, unless it is to be filled up: with its last image, of which no answer is kept. Where nothing
+    can be tried `again`, as by one of several processes that share a network, a lack of memory is an error.
     """
-    while size > 1:
+    while again and size > 1:
         with suppress(torch.OutOfMemoryError):  # inside, the error would hold on to all that was made
             return _answers(answer, images, size, fill=fill)
         size //= 2
         free_memory()
-    return _answers(answer, images, 1, fill=fill)
+    return _answers(answer, images, 1 if again else size, fill=fill)
 
 
 def _answers(answer: Callable[[Tensor], Tensor], images: Tensor, size: int, *, fill: bool) -> Tensor:

@@ -88,6 +88,7 @@ class AblatedIpg(Ipg):
 
     name: ClassVar[str] = "ipg_ablated"
     summary: ClassVar[str] = "IPG with one thing changed: for studies."
+    whole: ClassVar[str] = "its second optimizer and its late corrections are for one process"
     Options: ClassVar[type] = AblatedOptions
 
     def build_guide(self, setup: Setup) -> Guidance:

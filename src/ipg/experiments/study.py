@@ -50,6 +50,7 @@ ADDED: dict[str, Any] = {
     "steps": None,
     "decision": "argmax",
     "restarts": 0,
+    "shard": False,
     **{"path_column": "path", "label_column": "label", "attribute_column": "attribute", "split_seed": 0},
 }
 """Settings that joined after rows had been written, with the value that trials had in effect before them.
@@ -58,7 +59,7 @@ A setting that has this value is left out of the key, and a row that lacks it is
 before still count. Nothing is ever taken out of here again.
 """
 
-ELSEWHERE = ("device", "data_path", "resident")
+ELSEWHERE = ("device", "data_path", "resident", "shard")
 """Settings of the machine, which make no other trial."""
 
 GUIDED = frozenset(("ipg", "ipg_ablated", "joint", "continuous", "joint_weighted", "cggd"))

@@ -93,6 +93,9 @@ class Method:
     Options: ClassVar[type] = NoOptions
     refits: ClassVar[bool] = False
     """Whether `refit` changes the network once training is over."""
+    whole: ClassVar[str] = ""
+    """Why each process has to hold all of the network, where it has to; several of a method that says nothing may share
+    one (`--shard`)."""
     compiles: ClassVar[bool] = True
     """Whether a step may run through a compiled network, which has no gradients of gradients."""
     space: ClassVar[Mapping[str, Range]] = {}

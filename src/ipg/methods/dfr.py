@@ -60,6 +60,7 @@ class Dfr(Erm):
     cost: ClassVar[str] = "1, and fits of the head"
     needs: ClassVar[frozenset[Need]] = frozenset({"validation groups"})
     refits: ClassVar[bool] = True
+    whole: ClassVar[str] = "it fits the head anew when training is over"
     Options: ClassVar[type] = DfrOptions
     space: ClassVar[Mapping[str, Range]] = {
         "draws": Choice((1, 10, 20)),

@@ -66,6 +66,7 @@ class EvaE(Erm):
     cost: ClassVar[str] = "1, and fits of the head"
     summary: ClassVar[str] = "EvA-E (re-derived): plain training, then a last layer without the loudest channels."
     refits: ClassVar[bool] = True
+    whole: ClassVar[str] = "it fits the head anew when training is over"
     Options: ClassVar[type] = EvaEOptions
     space: ClassVar[Mapping[str, Range]] = {
         "evidence": Choice(("class", "activation")),

@@ -97,8 +97,11 @@ class Ipg(Method):
         guide = self.guide
         with guide.comparing():
             terms = guide.terms(cast(DrawsPairs, self.setup.pairs).draw())
-            gradients = torch.autograd.grad(loss_of(terms), guide.parameters(), allow_unused=True)
-        guide.peers.mean_(gradient for gradient in gradients if gradient is not None)
+            gradients = guide.gradients(loss_of(terms), guide.parameters())
+        if guide.peers.sharded:
+            self.setup.optimizer.zero_grad()  # where FSDP's backward pass has left them, averaged
+        else:
+            guide.peers.mean_(gradient for gradient in gradients if gradient is not None)
         return Terms._make(term.detach() for term in terms), gradients
 
     def paced(self, due: bool) -> dict[str, Tensor]:

@@ -62,6 +62,7 @@ class Ncm(Method):
     summary: ClassVar[str] = "NCM: a head on frozen features, less the directions in which pairs differ."
     cost: ClassVar[str] = "1, the backward pass for the head alone"
     needs: ClassVar[frozenset[Need]] = frozenset({"pairs"})
+    whole: ClassVar[str] = "it puts the projected weights of the head in their place after every update"
     Options: ClassVar[type] = NcmOptions
     space: ClassVar[Mapping[str, Range]] = {"rank": Choice(tuple(range(2, 13)))}
 

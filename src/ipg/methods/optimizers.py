@@ -23,7 +23,15 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     optimizer.load_state_dict(state)
     for group, kept in zip(optimizer.param_groups, own, strict=True):
         group.update(kept)
+    on_device = {
+        parameter
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if group.get("fused") or group.get("capturable")
+    }
     for parameter, entry in optimizer.state.items():
         for name, value in entry.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape:
+            if isinstance(value, Tensor) and name == "step":
+                entry[name] = value.to(parameter.device if parameter in on_device else "cpu")
+            elif isinstance(value, Tensor) and value.shape == parameter.shape:
                 entry[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

@@ -25,6 +25,7 @@ from ipg.training.judging import Judge
 from ipg.training.materials import Materials
 from ipg.training.optimization import class_weights, make_optimizer
 from ipg.training.outcome import Outcome
+from ipg.training.sharding import laid_like, optimizer_laid, whole
 from ipg.training.stepping import EagerStep, Means, PairFeed
 
 __all__ = ["Assembly"]
@@ -48,7 +49,8 @@ class Assembly:
         kind = method_class(config.method)
         trained_on = materials.pairs if "pairs" in kind.needs and len(materials.pairs or ()) else None
         self.autocast = autocast_dtype(config)
-        self.model = lay_out(materials.model, config, device)
+        self.plain = materials.model
+        self.model = self._sharded(materials) if team.shares(config) else lay_out(materials.model, config, device)
         self.fast = compile_model(self.model, config)
         self.judge = Judge(config, materials, evaluate_on, self.model, self.fast, team, trained_on, once=evaluate_once)
         train_table, self.validation = self.judge.training, self.judge.validation
@@ -58,7 +60,7 @@ class Assembly:
         options = parse_options(kind, config.options)
         self._learns = first is not None
         if first is not None:
-            learnt = kind.learn(first.model, train_table, options, autocast=self.autocast)
+            learnt = kind.learn(first.model.to(device), train_table, options, autocast=self.autocast)
             sampling = team.first(lambda: learnt)  # which other GPUs may see a little differently
         else:
             sampling = kind.sampling(train_table, options, seed=derive_seed(config.seed, "sampling"))
@@ -103,16 +105,24 @@ class Assembly:
         stepper = EagerStep if config.engine == "eager" else CapturedStep
         self.step: EagerStep = stepper(self.method, self.batches, feed, self.means)
 
+    def _sharded(self, materials: Materials) -> nn.Module:
+        """A copy of the network in shards; the network itself stays as it is until the run has finished."""
+        config, bf16 = self.config, self.autocast == torch.bfloat16
+        return self.team.sharded(
+            materials.model, materials.table.images, self.device, batch_norm=config.batch_norm, bf16=bf16
+        )
+
     def state(self) -> dict[str, Any] | None:
         """What the parts need to go on from here. All processes have to ask; those that do not lead are given None."""
         means = self.means.over(self.team.peers)
         self.team.settle(self.model)
+        own = {"model": dict(self.model.state_dict()), "optimizer": self.optimizer.state_dict()}
+        own = whole(own, keep=self.team.leads)
         if not self.team.leads:
             return None
         return {
             "drawn": self.batches.drawn if self._learns else None,
-            "model": dict(self.model.state_dict()),
-            "optimizer": self.optimizer.state_dict(),
+            **own,
             "method": self.method.state_dict(),
             "sampler": self.sampler.state_dict() if self.sampler is not None else None,
             "means": means.state_dict(),
@@ -123,8 +133,8 @@ class Assembly:
         if state.get("drawn") is not None:  # predicted again it may be a little different
             self.batches.draw_from(state["drawn"])
             self.total = self.config.epochs * len(self.batches)
-        self.model.load_state_dict(state["model"])
-        load_optimizer(self.optimizer, state["optimizer"])
+        self.model.load_state_dict(laid_like(self.model.state_dict(), state["model"]))
+        load_optimizer(self.optimizer, optimizer_laid(self.optimizer, state["optimizer"]))
         self.method.load_state_dict(state["method"])
         if self.sampler is not None:
             self.sampler.load_state_dict(state["sampler"])

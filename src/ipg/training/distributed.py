@@ -7,6 +7,7 @@ writes files and speaks. When to look, save and stop is agreed on, since clocks 
 
 from __future__ import annotations
 
+import copy
 import gc
 import importlib
 import os
@@ -26,8 +27,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from ipg.collectives import find_peers, shard
+from ipg.config import RunConfig
 from ipg.evaluation.groups import logits
 from ipg.training.device import resolve_device
+from ipg.training.sharding import at_rest, forget_processes, is_sharded, sharded
 from ipg.words import listed
 
 __all__ = ["ProcessLostError", "Team", "processes"]
@@ -70,6 +73,7 @@ def processes(device: str) -> Iterator[bool]:
         yield dist.get_rank() == 0
         gc.collect()  # a wrapped model in a cycle would outlive its process group, which aborts at exit
         dist.destroy_process_group()  # not after an error: it may wait for a process that is gone
+        forget_processes()
 
 
 @contextmanager
@@ -176,18 +180,21 @@ class Team:
 
     def replica(self, model: nn.Module, device: torch.device, *, batch_norm: str) -> nn.Module:
         """`model` in the form whose task gradients are averaged over the processes, its weights those of the first."""
-        if self.size == 1:
+        if self.size == 1 or is_sharded(model):
             return model
-        if batch_norm == "train" and any(isinstance(module, _BatchNorm) for module in model.modules()):
-            if device.type == "cuda":
-                model = synchronised(model)
-            else:
-                warnings.warn(
-                    "BatchNorm in train mode sees each process's own shard here: SyncBatchNorm needs GPUs. Use "
-                    "--batch-norm eval for the results of one process.",
-                    stacklevel=2,
-                )
+        model = _normalised(model, device, batch_norm)
         return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+
+    def shares(self, config: RunConfig) -> bool:
+        """Whether the processes share one network, of which each holds a part."""
+        return config.shard and self.size > 1
+
+    def sharded(
+        self, model: nn.Module, images: Tensor, device: torch.device, *, batch_norm: str, bf16: bool
+    ) -> nn.Module:
+        """A copy of `model` in shards, its weights those of the first process; one of the uint8 `images` passes it."""
+        own = _normalised(copy.deepcopy(model), device, batch_norm)
+        return sharded(own, images[:1].float() / 255, device, bf16=bf16)
 
     def rows(self, rows: Tensor) -> Tensor:
         """This process's part of the rows of a task batch; the parts differ by one row at most."""
@@ -195,10 +202,10 @@ class Team:
 
     def logits(self, model: nn.Module, images: Tensor, *, autocast: torch.dtype | None) -> Tensor:
         """What `model` says of each of the `images`, (N, K), each process having looked at a part of them."""
-        if self.size == 1 or len(images) == 0:
-            return logits(model, images, autocast=autocast)
-        part = logits(model, shard(images, self.index, self.size), autocast=autocast)
-        return self.peers.gather(part)[: len(images)]
+        alone = self.size == 1 or len(images) == 0
+        part = logits(model, images if alone else shard(images, self.index, self.size), autocast=autocast)
+        at_rest(model)
+        return part if alone else self.peers.gather(part)[: len(images)]
 
     def settle(self, model: nn.Module, *, parameters: bool = False) -> None:
         """Give all processes the first one's buffers, and its parameters where so asked.
@@ -207,6 +214,20 @@ class Team:
         """
         for tensor in (*model.buffers(), *(model.parameters() if parameters else ())):
             self.peers.broadcast_(tensor.detach())
+
+
+def _normalised(model: nn.Module, device: torch.device, batch_norm: str) -> nn.Module:
+    """`model` with BatchNorm over the batches of all processes where that can be; elsewhere a warning."""
+    if batch_norm != "train" or not any(isinstance(module, _BatchNorm) for module in model.modules()):
+        return model
+    if device.type == "cuda":
+        return synchronised(model)
+    warnings.warn(
+        "BatchNorm in train mode sees each process's own shard here: SyncBatchNorm needs GPUs. Use --batch-norm eval "
+        "for the results of one process.",
+        stacklevel=3,
+    )
+    return model
 
 
 def synchronised(model: nn.Module) -> nn.Module:
@@ -237,6 +258,8 @@ def _clear_loss() -> Iterator[None]:
     """Say in plain words that another process is gone."""
     try:
         yield
+    except ProcessLostError:
+        raise  # said already
     except RuntimeError as error:
         said = str(error)
         if not isinstance(error, dist.DistError) and not any(word in said.lower() for word in ("gloo", "nccl")):

@@ -17,7 +17,7 @@ from ipg.training.start import network_name
 
 __all__ = ["identify", "settled"]
 
-_NO_MATTER = ("device", "data_path", "engine", "resident")
+_NO_MATTER = ("device", "data_path", "engine", "shard", "resident")
 """Settings that may change when a run is taken up again."""
 
 

@@ -20,6 +20,7 @@ from ipg.pairs.pairset import PairSet
 from ipg.training.device import autocast_dtype
 from ipg.training.distributed import Team
 from ipg.training.materials import Materials
+from ipg.training.sharding import at_rest
 
 __all__ = ["Judge"]
 
@@ -130,6 +131,7 @@ class Judge:
         if pairs is not None and self.config.batch_norm == "train":
             members = (pairs.first, pairs.second)
             gap = batch_norm_gap(self.model, members, self.training.images, autocast=self.autocast)
+            at_rest(self.model)
             row |= {} if gap is None else {"batch_norm_gap": gap}
 
     def evaluate_once(self, row: dict[str, Any]) -> None:

@@ -55,6 +55,7 @@ from ipg.training.memory import OutOfMemoryError, fitting_batch, memory_of_other
 from ipg.training.optimization import learning_rate, set_rate
 from ipg.training.outcome import Outcome, Progress
 from ipg.training.provenance import provenance
+from ipg.training.sharding import check_shards, is_sharded, laid_like, outlined, whole
 from ipg.words import times
 
 __all__ = ["Outcome", "Training", "settled", "train"]
@@ -107,7 +108,8 @@ def train(
         stack.enter_context(own_randomness(device))
         stack.enter_context(numerics(config, device, iterations=_iterations(config, materials.table)))
         identity, origin = identify(config, materials, device)
-        team.check_same("settings or data", identity)
+        team.check_same("settings or data", (identity, config.shard))
+        check_shards(config, processes=team.size)
         listeners = listeners if team.leads else ()
         home = None if folder is None else RunFolder(folder)
         claim = nullcontext() if home is None else home.claim(identity, origin)
@@ -119,8 +121,9 @@ def train(
             first = _first_stage(before, materials, folder, listeners, team)
         if device.type == "cuda":
             gc.collect()  # what earlier runs have left: images lie on the GPU where they fit
-        placed = materials.to(device, resident=config.resident)
-        beginning = _weights(placed.model) if config.restarts else {}
+        shards = team.shares(config)  # every attempt shards a copy of the network, which itself stays as it is
+        placed = materials.to(device, resident=config.resident, network=not shards)
+        beginning = _weights(placed.model) if config.restarts and not shards else {}
         assemble = partial(Training, config, placed, device, listeners, evaluate_on, team, first, evaluate_once)
         attempt = stack.enter_context(ExitStack())
         run = assemble()  # may refuse
@@ -137,7 +140,8 @@ def train(
             attempt.close()
             del run
             gc.collect()  # or what it holds on the device would lie there beside the next
-            placed.model.load_state_dict(beginning)
+            if beginning:
+                placed.model.load_state_dict(beginning)
             run = assemble()
             attempt.callback(run.method.close)
             run.home, run.progress = home, progress
@@ -350,12 +354,12 @@ class Training(Assembly):
         self.model.eval()
         self.judge.evaluate_once(kept)
         self._tick()
-        result = self._result()
+        result, weights = self._result(), whole(self.progress.kept)
         if self.home is not None and self.team.leads:
-            self.home.finish(self.progress.kept, self.progress.rows, result)
+            self.home.finish(weights, self.progress.rows, result)
         for listener in self.listeners:
             listener.finished(result)
-        return Outcome(self.model, self.progress.rows, result)
+        return self.read_back(weights, self.progress.rows, result)
 
     def _result(self) -> dict[str, Any]:
         return {
@@ -386,20 +390,24 @@ class Training(Assembly):
         if self.home is None:
             return
         self._tick()
+        kept = whole(self.progress.kept, keep=self.team.leads)
         if (parts := self.state()) is None:
             return
-        state = {"progress": vars(self.progress), **parts, "random": random_state(self.device)}
+        state = {"progress": vars(self.progress) | {"kept": kept}, **parts, "random": random_state(self.device)}
         self.home.save(state, self.progress.rows)
         self._save_took = time.perf_counter() - begun
 
     def _restore(self) -> None:
-        state = self.team.first(self.home.load) if self.home is not None else None
-        if state is None:
+        if self.home is None:
+            return
+        read = partial(outlined, self.team.first) if is_sharded(self.model) else self.team.first
+        if (state := read(self.home.load)) is None:
             return
         found = Progress(**state["progress"])
         if found.restarts < self.progress.restarts:
             return  # of before the run began again
         self.progress = found
+        self.progress.kept = dict(laid_like(self.model.state_dict(), found.kept) if found.kept else {})
         self.load_state(state)
         if self.team.leads:
             set_random_state(state["random"])
@@ -412,10 +420,10 @@ class Training(Assembly):
         seed_generators(derive_seed(self.config.seed, *purpose), self.device)
 
     def read_back(self, weights: dict[str, Tensor], rows: list[dict[str, Any]], result: dict[str, Any]) -> Outcome:
-        """The outcome of a run that is done already."""
-        self.model.load_state_dict(weights)
-        self.model.eval()
-        return Outcome(self.model, rows, result)
+        """The outcome of a run that is done, whose network is whole on every process."""
+        model = self.plain if is_sharded(self.model) else self.model
+        model.load_state_dict(weights)
+        return Outcome(model.eval(), rows, result)
 
 
 def _weights(model: torch.nn.Module) -> dict[str, Tensor]:

@@ -75,8 +75,8 @@ class Materials:
                 f"{tuple(self.masks.shape)}"
             )
 
-    def to(self, device: torch.device, *, resident: float = 1.0) -> Materials:
-        """Everything on `device`; the network is moved in place.
+    def to(self, device: torch.device, *, resident: float = 1.0, network: bool = True) -> Materials:
+        """Everything on `device`; the network is moved in place, if at all.
 
         The images of the table stay where they are if they would take more than the share `resident` of a GPU's free
         memory; they are then streamed.
@@ -84,7 +84,7 @@ class Materials:
         return replace(
             self,
             table=self.table.to(device, images=_fits(self.table.images, device, resident)),
-            model=self.model.to(device),
+            model=self.model.to(device) if network else self.model,
             pairs=self.pairs.to(device) if self.pairs is not None else None,
             held_out=self.held_out.to(device) if self.held_out is not None else None,
             masks=self.masks.to(device) if self.masks is not None else None,

@@ -28,9 +28,12 @@ def learning_rate(step: int, total: int, config: RunConfig) -> float:
 
 
 def make_optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> torch.optim.Optimizer:
-    """The optimizer of a run; on a GPU in the form that can be captured, its rate a tensor there."""
+    """The optimizer of a run; on a GPU in the form that can be captured, its rate a tensor there.
+
+    Over parameters in shards (FSDP2), whose steps are never captured, it is in torch's ordinary form.
+    """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    cuda = device.type == "cuda"
+    cuda = device.type == "cuda" and not any(hasattr(parameter, "full_tensor") for parameter in parameters)
     rate: Any = torch.tensor(config.learning_rate, device=device) if cuda else config.learning_rate
     if config.optimizer == "sgd":
         fused = True if cuda else None  # the other form asks the device for its rate
@@ -40,7 +43,8 @@ def make_optimizer(model: nn.Module, config: RunConfig, device: torch.device) ->
         optimizer = kind(parameters, lr=rate, weight_decay=config.weight_decay, foreach=True, capturable=True)
         optimizer.step = torch.compile(optimizer.step, dynamic=False)  # type: ignore[method-assign, assignment]
         return optimizer
-    return kind(parameters, lr=rate, weight_decay=config.weight_decay, fused=device.type != "mps", capturable=cuda)
+    fused = device.type != "mps"
+    return kind(parameters, lr=rate, weight_decay=config.weight_decay, fused=fused, capturable=cuda)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

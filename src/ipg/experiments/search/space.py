@@ -26,7 +26,7 @@ COMMON: Mapping[str, Range] = {
 }
 """Ranges of settings that belong to no method, for who names a setting without its range."""
 
-SETTLED = ("data", "data_path", "device", "engine", "method", "options", "resident", "seed", "selection")
+SETTLED = ("data", "data_path", "device", "engine", "method", "options", "resident", "seed", "selection", "shard")
 """Settings that make another search or another machine, not another trial."""
 
 _READERS: tuple[Callable[[str], Any], ...] = (int, float)
