@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 __all__ = [
-    "add_gradients", "check_cleared", "check_reach", "first_part", "global_norm", "reaches_all", "set_gradients", "widest",
+    "add_gradients", "check_cleared", "check_reach", "first_part", "global_norm", "reaches_all", "set_gradients",
+    "widest",
 ]  # fmt: skip
 
 
