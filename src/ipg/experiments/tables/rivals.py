@@ -101,7 +101,7 @@ def _marked(arms: Sequence[Arm], figures: Sequence[Figure], *, by_group: bool) -
     """A sentence on what is marked; none without marks."""
     told = [(contender(arm, arms), _figure(arm, figures, by_group=by_group)) for arm in arms]
     notes = "; ".join(f"{title}'s is {figure.note}" for title, figure in told if figure and figure.note)
-    return f" {MARK}: of something else than its line: {notes}." if notes else ""
+    return f" {MARK}: not the same quantity as its line: {notes}." if notes else ""
 
 
 def _notes(arms: Sequence[Arm], figures: Sequence[Figure], *, by_group: bool) -> str:
@@ -114,11 +114,11 @@ def _notes(arms: Sequence[Arm], figures: Sequence[Figure], *, by_group: bool) ->
     lost = unmeasured_text((contender(arm, arms), arm.unmeasured, len(arm.rows)) for arm in arms)
     return (
         "Test accuracy in percent, mean ± standard deviation over seeds, ranked by the worst group. Network: "
-        f"{', '.join(map(code, networks))}; {' or '.join(map(str, epochs))} epochs; the kept epoch by the same rule "
-        f"for all ({' and '.join(sorted({code(str(arm.config['selection'])) for arm in arms}))}). Each method had the "
-        "same number of configurations of its own space, or all where there are fewer, on one seed, judged without "
-        f"test images, and the best was frozen before these rows. {_rule(arms)}*Time*: a trial's, evaluations included "
-        f"and compiling apart, over that of ERM in the same study, of {TIMED} trials or more that had the GPU to "
+        f"{', '.join(map(code, networks))}; {' or '.join(map(str, epochs))} epochs; the same rule keeps an epoch for "
+        f"all ({' and '.join(sorted({code(str(arm.config['selection'])) for arm in arms}))}). Each method had the same "
+        "number of configurations of its own space, or all if it has fewer. One seed judged them without test images, "
+        f"and the best was frozen before these rows were made. {_rule(arms)}*Time*: of a trial with its evaluations, "
+        f"without compiling, over that of ERM in the same study, from at least {TIMED} trials that had the GPU to "
         "themselves. *Paper*: what the paper has for the method, mostly quoted from others under their own protocols"
         + (", on ResNet-50" if by_group else "")
         + f".{_marked(arms, figures, by_group=by_group)} {meaning}: {'; '.join(collapses) or 'none'}."
