@@ -162,5 +162,5 @@ def _notes(told: Sequence[_Told]) -> str:
         "figures are of ResNet-50, and of all of CelebA. *One protocol*: each method has the same network, pairs and "
         "epochs, and as many configurations to choose from without test images. The best others are picked by the "
         f"figures shown, which favours them. Kept epoch: {kept or NONE}. {machines or NONE}. Commits, and every other "
-        "row: [docs/benchmarks.md](docs/benchmarks.md)."
+        "row: [benchmarks](docs/benchmarks.md) and [results](docs/results.md)."
     )
