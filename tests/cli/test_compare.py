@@ -170,6 +170,30 @@ def test_your_own_images_with_and_without_groups(ipg, assert_refused, photos: Pa
     assert "come without group labels" in page
 
 
+def test_the_same_data_by_another_spelling_is_no_other_data(ipg, photos: Path) -> None:
+    line = [
+        "--size",
+        16,
+        "--model",
+        "small_cnn",
+        "--epochs",
+        1,
+        "--batch",
+        8,
+        "--seeds",
+        1,
+        "--workers",
+        1,
+        "--output",
+        "both",
+    ]
+    first = ipg("compare", "--data", photos / "photos.csv", "--methods", "erm", *line)
+    assert first.code == 0, first
+    again = ipg("compare", "--data", f"{photos}/../{photos.name}/photos.csv", "--methods", "erm,rwg", *line)
+    assert again.code == 0, again
+    assert [row["method"] for row in rows(Path("both"))] == ["erm", "rwg"]
+
+
 def test_other_data_of_the_same_name_does_not_replace_the_page(
     ipg, assert_refused, photos: Path, tmp_path: Path
 ) -> None:

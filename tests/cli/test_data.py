@@ -132,6 +132,23 @@ def test_check_goes_on_with_the_rows_that_can_be_used(ipg, photos: Path) -> None
     assert "What follows" not in out
 
 
+def test_a_named_layout_is_looked_at_beyond_what_is_wrong_with_it(ipg, photos: Path) -> None:
+    """Also its other images: one that cannot be decoded is told beside one that is missing."""
+    names = sorted(str(path.relative_to(photos)) for path in photos.rglob("*.png"))
+    lines = ["img_filename,y,split,place", "none.png,0,0,0"]
+    lines += [f"{name},{number % 2},{number % 3},{number % 2}" for number, name in enumerate(names)]
+    (photos / "metadata.csv").write_text("\n".join(lines))
+    (photos / names[0]).write_bytes(b"no image")
+    done = ipg("data", "check", "waterbirds", "--data-path", "photos", "--size", "16")
+    assert done.code == 1
+    assert "there is no image 'none.png'" in " ".join(done.out.split())
+    assert "What follows is of the other rows." in done.out
+    assert "unreadable images (1)" in done.out
+    told = json.loads(ipg("data", "check", "waterbirds", "--data-path", "photos", "--size", "16", "--json").out)
+    assert told["images"] == len(names)
+    assert len(told["problems"]) == 1
+
+
 def test_paths_from_the_working_directory_are_told_in_a_line(ipg, photos: Path) -> None:
     table = photos / "labels.csv"
     header, *rows = table.read_text().splitlines()

@@ -176,6 +176,24 @@ def test_a_network_without_weights_says_so(ipg, photos: Path) -> None:
     assert notice not in done.out
 
 
+def test_the_order_of_outputs_that_is_taken_for_granted_is_told(ipg, photos: Path, tmp_path: Path) -> None:
+    """Of a network from elsewhere; a run has said which classes it tells apart."""
+    line = ["train", "--data", photos / "photos.csv", "--size", 16, "--method", "erm", "--epochs", 1, "--batch", 8]
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 2))\n"
+    )
+    done = ipg(*line, "--from", "python:mine.py:make", "--output", "own")
+    assert done.code == 0, done
+    (told,) = [text for text in done.out.splitlines() if "outputs taken" in text]
+    assert told.strip() == (
+        "python:mine.py:make: outputs taken as 0 above, 1 below; its head is kept and has to have this order"
+    )
+    for known in (photos / "plain", photos / "plain" / "model.safetensors"):
+        done = ipg(*line, "--model", "small_cnn", "--from", known, "--output", f"further {known.name}")
+        assert done.code == 0, done
+        assert "outputs taken" not in done.out
+
+
 def test_a_warning_is_one_line_without_the_programs_source(ipg, bars: list[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("default")

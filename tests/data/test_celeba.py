@@ -7,6 +7,7 @@ import torch
 from ipg.data import celeba
 from ipg.data.celeba import parse_list, read
 from ipg.data.errors import DataError, ProblemsError
+from ipg.data.listing import RowsError
 
 NAMES = [f"{number:06d}.jpg" for number in range(1, 31)]
 ATTRIBUTES = ("Blond_Hair", "Male", "Smiling")
@@ -117,8 +118,11 @@ class TestWrong:
         with pytest.raises(DataError, match="has no img_align_celeba folder or zip; download"):
             read("celeba", home)
         (home / "list_eval_partition.txt").unlink()
-        with pytest.raises(DataError, match=r"has no list_eval_partition\.txt \(nor \.csv, nor either in Eval/\)"):
+        with pytest.raises(ProblemsError) as error:  # both, and the remedy once
             read("celeba", home)
+        partition, images = error.value.problems
+        assert partition.endswith("has no list_eval_partition.txt (nor .csv, nor either in Eval/)")
+        assert "has no img_align_celeba folder or zip; download" in images
         with pytest.raises(DataError, match="is a file; expected the folder"):
             read("celeba", home / "list_attr_celeba.txt")
 
@@ -136,6 +140,28 @@ class TestWrong:
         assert "line 4: partition is '3', expected 0 or 1 or 2" in said
         assert f"{NAMES[-1]} is not in" in said
         assert f"there is no image '{NAMES[4]}'" in said
+        assert isinstance(error.value, RowsError)
+        assert error.value.rest is not None
+        rest = error.value.rest()  # what is right: not 2, 4, the last, nor every fourth from 3
+        good = [row for row in range(29) if row not in (2, 4) and row % 4 != 3]
+        assert sorted(rest.files) == [NAMES[row] for row in good]
+        at = {name: number for number, name in enumerate(rest.files)}
+        assert [int(rest.label[at[NAMES[row]]]) for row in good] == [value(row, 0) for row in good]
+        assert [int(rest.split[at[NAMES[row]]]) for row in good] == [row % 4 for row in good]
+
+    def test_what_is_asked_for_and_what_is_there_at_once(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(celeba, "IMAGES", 202_599)
+        (home / "img_align_celeba").rename(home / "faces")
+        with pytest.raises(ProblemsError) as error:
+            read("celeba", home, task=("Smile", "Mole"))
+        assert [
+            part in problem
+            for part, problem in zip(
+                ("no img_align_celeba", "lists 30 images", "no attribute 'Smile'", "no attribute 'Mole'"),
+                error.value.problems,
+                strict=True,
+            )
+        ] == [True] * 4
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ipg.data.errors import DataError, ProblemsError
-from ipg.data.listing import Listing
+from ipg.data.listing import Listing, RowsError
 from ipg.data.waterbirds import RELEASES, read
 
 HEADER = ("img_id", "img_filename", "y", "split", "place", "place_filename")
@@ -149,6 +149,25 @@ def test_all_that_is_wrong_is_said_at_once(release) -> None:
     ):
         assert part in said
     assert len(error.value.problems) == 6
+    assert isinstance(error.value, RowsError)
+    assert error.value.rest is not None
+    rest = error.value.rest()
+    assert sorted(rest.files) == sorted(files[6:])  # the sixth row names the seventh's
+    truth = {str(row[1]): row for row in rows()}
+    for file, y, split, place in zip(
+        rest.files, rest.label.tolist(), rest.split.tolist(), rest.attribute.tolist(), strict=True
+    ):
+        assert file == files[6] or [y, split, place] == truth[file][2:5]
+
+
+def test_another_release_with_a_file_missing_is_told_with_the_file(release) -> None:
+    folder = release(misplaced=2)
+    (folder / str(rows()[7][1])).unlink()
+    with pytest.raises(ProblemsError) as error:
+        read("waterbirds100", folder)
+    file, other = error.value.problems
+    assert "there is no image" in file
+    assert "is not waterbirds100: 95.0% of its training birds" in other
 
 
 def test_what_is_no_release(tmp_path: Path, zipped, write_csv) -> None:

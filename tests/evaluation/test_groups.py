@@ -229,3 +229,20 @@ def test_photographs_are_evaluated_few_at_a_time_on_a_cpu() -> None:
 
     assert [size(side, "cpu") for side in (14, 64, 128, 224, 2000)] == [128, 128, 32, 10, 1]
     assert size(224, "cuda") == groups.EVALUATION_BATCH
+
+
+@pytest.mark.parametrize(("count", "given"), [(1, [1]), (32, [32]), (33, [256]), (256, [256]), (300, [256, 256])])
+def test_a_gpu_is_given_photographs_as_many_at_a_time_whatever_their_number(
+    monkeypatch: pytest.MonkeyPatch, count: int, given: list[int]
+) -> None:
+    monkeypatch.setattr(groups, "evaluation_batch", lambda images, place: groups.EVALUATION_BATCH)  # as on a GPU
+    seen: list[int] = []
+
+    def note(logits: Tensor) -> Tensor:
+        seen.append(len(logits))
+        return logits
+
+    images = torch.arange(2 * count, dtype=torch.uint8).reshape(count, 2, 1, 1)
+    alone = torch.cat([logits(Brightest(lambda said: said), one[None]) for one in images])
+    assert torch.equal(logits(Brightest(note), images), alone)
+    assert seen == given

@@ -57,6 +57,14 @@ def test_ablated_rows_from_before_an_option_are_ipg_where_nothing_else_is_ablate
     assert not same_run(as_row(trial("ipg_ablated", options={"corrupted": 0.1})), trial("ipg"))
 
 
+def test_rows_from_before_an_option_are_of_its_default(trial: Callable[..., Trial]) -> None:
+    row = as_row(trial("dfr", options={"draws": 10}))
+    assert "share" not in row["config"]
+    assert same_run(row, trial("dfr"))
+    assert same_run(row, trial("dfr", options={"share": 1.0}))
+    assert not same_run(row, trial("dfr", options={"share": 0.5}))
+
+
 def test_in_a_study_a_row_stays_with_its_method(trial: Callable[..., Trial]) -> None:
     """Even under another key than the study's."""
     trials = (trial("ipg"), trial("continuous"))

@@ -15,7 +15,7 @@ import torch
 from ipg.config import ConfigError, RunConfig
 from ipg.data import load
 from ipg.data.table import ImageTable
-from ipg.experiments.compare import comparison, examine, keep_record
+from ipg.experiments.compare import as_called, comparison, examine, keep_record
 from ipg.experiments.study import Study
 from ipg.training import loop
 
@@ -174,3 +174,20 @@ def test_a_comparison_of_a_time_without_record_is_known_by_its_rows(config: RunC
     with pytest.raises(ValueError, match="holds another comparison: its settings were others; name another place"):
         keep_record(comparison(config.with_changes(epochs=9), ["erm", "ipg"], [1, 2], {}), facts, tmp_path)
     keep_record(comparison(config, ["erm", "ipg"], [1, 2], {}), facts, tmp_path)
+
+
+def test_files_are_called_as_the_comparison_in_the_folder_calls_them(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that its rows are found again; what is another file, or a data set by that name, is left."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("photos.csv", "other.csv", "more.csv", "colored_fashion"):
+        Path(name).touch()
+    config = config.with_changes(data="photos.csv", weights="other.csv")
+    Path("data.json").write_text(json.dumps({"settings": {"data": "photos.csv", "weights": "more.csv", "pairs": 12}}))
+    for spelt in ("./photos.csv", str(tmp_path / "photos.csv"), f"../{tmp_path.name}/photos.csv"):
+        assert as_called(config.with_changes(data=spelt), tmp_path) == config
+    assert as_called(config.with_changes(data="other.csv"), tmp_path).data == "other.csv"
+    assert as_called(config.with_changes(data="./photos.csv"), tmp_path / "elsewhere").data == "./photos.csv"
+    Path("data.json").write_text(json.dumps({"settings": {"data": "colored_fashion"}}))
+    assert as_called(config.with_changes(data="./colored_fashion"), tmp_path).data == "./colored_fashion"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from ipg.experiments import progress
 from ipg.experiments.attempt import Ended
 from ipg.experiments.progress import MOST_SHOWN, View, duration
 from ipg.experiments.store import Store
@@ -167,6 +169,28 @@ def test_a_log_is_told_once_a_minute_what_runs(trial: Make, tmp_path: Path) -> N
     view.moved(trials[1].key, 0.75)
     assert f"running: {trials[1].title} at 75%; {trials[2].title} at 0%; " in out.getvalue()
     assert "; 1 more; " in out.getvalue()
+
+
+def test_a_log_is_told_also_where_nothing_moves_on(
+    trial: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a trial is compiled; nobody listens any more afterwards."""
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.005)
+    view, clock, out = view_of(1, tmp_path)
+    one = trial("erm", seed=0, pairs=0)
+    with view:
+        clock.now = 60.0
+        time.sleep(0.05)
+        assert out.getvalue() == ""  # nothing runs yet
+        view.started(one)
+        deadline = time.monotonic() + 10
+        while not out.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(0.05)
+        assert out.getvalue() == f"running: {one.title} at 0%\n"  # once
+    clock.now = 600.0
+    time.sleep(0.05)
+    assert out.getvalue().count("running") == 1
 
 
 def test_a_terminal_has_bars_for_that(trial: Make, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ipg.experiments.reproduce.galleries import gallery
 from ipg.experiments.reproduce.page import filled
 from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.reproduce.run import Place, reproduce, reproduce_all
-from ipg.experiments.reproduce.search import found_settings, search_rows, search_table
+from ipg.experiments.reproduce.search import search_rows, search_table
 from ipg.experiments.reproduce.table import quick_note
 from ipg.experiments.tables.rows import ProvenanceError
 from ipg.files import write_jsonl
@@ -90,7 +90,7 @@ def test_settings_that_a_search_found_stand_beside_the_papers(tmp_path: Path) ->
     source = {"hardware": "a machine", "versions": {"python": "3.99", "torch": "9.9"}, "date": "2026-01-01"}
     rows = [{"value": 0.7, "commit": commit, **source} for commit in ("0123456789", "abcdef0123")]
     write_jsonl(tmp_path / "colored_mnist" / "trials.jsonl", rows)
-    table = search_table(found, found_settings(found, tmp_path), search_rows(found, tmp_path))
+    table = search_table(found, tmp_path)
     assert table.notes[-1] == "a machine; torch 9.9, Python 3.99; commit `0123456` and `abcdef0`."
     assert "`training_environments`, the paper's on ColoredMNIST" in table.notes[1]
     papers, ours, *_ = table.records
@@ -114,13 +114,42 @@ def test_settings_that_a_search_found_stand_beside_the_papers(tmp_path: Path) ->
     assert lines[3][-1] == "not run"
 
 
+@pytest.mark.parametrize(
+    ("trials", "expected"),
+    [
+        ([("wrong", 0.0)], ("1", "in vain: of 1 trial none came to its end (1 went wrong)")),
+        ([("pruned", 0.5)] * 2, ("2", "in vain: of 2 trials none came to its end (2 were given up)")),
+        (
+            [("wrong", 0.0), ("wrong", 0.0), ("complete", 0.0), ("pruned", 0.0)],
+            ("4", "in vain: of 4 trials none was worth more than 0 (2 went wrong, 1 was given up)"),
+        ),
+        ([("complete", 0.0)], ("1", "in vain: of 1 trial none was worth more than 0")),
+        ([("complete", 0.7), ("wrong", 0.0)], ("2", "no settings written yet; run it again")),
+        ([], ("–", "begun, but no trial has ended")),
+    ],
+)
+def test_a_search_that_found_nothing_says_what_became_of_it(
+    trials: list[tuple[str, float]], expected: tuple[str, str], tmp_path: Path
+) -> None:
+    source = {"hardware": "a machine", "versions": {"python": "3.99", "torch": "9.9"}, "date": "2026-01-01"}
+    rows = [{"state": state, "value": value, "commit": "0123456789", **source} for state, value in trials]
+    (tmp_path / "colored_mnist").mkdir()
+    if rows:
+        write_jsonl(tmp_path / "colored_mnist" / "trials.jsonl", rows)
+    table = search_table(load_reproduction("hyperparameters", quick=True), tmp_path)
+    (line,) = table.lines
+    assert (line[-3], line[-1]) == expected
+    assert line[-2] == "–"
+    assert table.records[0]["note"] == expected[1]
+
+
 def test_the_small_version_of_a_search_is_called_by_its_data(place: Place, tmp_path: Path) -> None:
     found = load_reproduction("hyperparameters", quick=True)
     home = tmp_path / "out" / "hyperparameters-quick" / "rows" / "hyperparameters" / "colored_mnist"
     home.mkdir(parents=True)
     origin = "# ipg on …: the best of 3 trials of `ipg search`.\n# Best: trial 1, 0.6250 (alpha 0.3).\n"
     (home / "best.toml").write_text(f'{origin}data = "colored_fashion_noisy"\nalpha = 0.3\n', encoding="utf-8")
-    table = search_table(found, found_settings(found, home.parent), search_rows(found, home.parent))
+    table = search_table(found, home.parent)
     (line,) = table.lines  # none of the paper's, which is of other data
     assert line[:3] == ("coloured fashion, noisy labels", "ours, quick version", "0.3")
     assert line[-3:] == ("3", "62.5", "")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,9 +16,10 @@ from torch.nn import functional as F
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
 from ipg.evaluation.features import features
-from ipg.methods.dfr import balanced
+from ipg.methods.dfr import STRENGTHS, Dfr, balanced, some_of_all
 from ipg.methods.sparse_logistic import sparse_logistic
 from ipg.rationale import find_head
+from ipg.seeds import derive_seed
 from ipg.training.loop import train
 from ipg.training.materials import gather
 
@@ -87,9 +90,7 @@ def test_the_refit_is_one_row_more_and_what_is_kept(config: RunConfig, table: Im
 def test_the_head_is_the_mean_of_fits_on_standardised_features(config: RunConfig, table: ImageTable) -> None:
     """With one draw and groups of one size all rows are drawn: the fit can be made again, but for the strength."""
     given = config.with_changes(options={"draws": 1})
-    validation = table.indices("validation")
-    even = validation[balanced(table.group[validation], torch.Generator().manual_seed(0))]
-    table = table.take(torch.cat([table.indices("train"), even, table.indices("test")]))
+    table = even(table)
     outcome = train(given, gather(given, table=table))
     part = table.part("validation")
     inputs = features(outcome.model, part.images).double()
@@ -100,7 +101,7 @@ def test_the_head_is_the_mean_of_fits_on_standardised_features(config: RunConfig
     assert len(set(counts[counts > 0].tolist())) == 1
     fits = [
         (scaled @ weight.T + bias).argmax(dim=1)
-        for strength in (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)
+        for strength in STRENGTHS
         for weight, bias in [sparse_logistic(scaled, part.label, 2, penalty=1 / (strength * len(part)))]
     ]
     assert any(torch.equal(found, fit) for fit in fits)
@@ -118,3 +119,78 @@ def test_without_validation_groups_it_refuses(config: RunConfig, table: ImageTab
     bare = replace(table, attribute=torch.zeros_like(table.attribute))
     with pytest.raises(ValueError, match="'dfr' needs validation images whose attribute is known, and there are none"):
         train(config, gather(config, table=bare))
+
+
+def test_the_strengths_are_those_of_the_paper() -> None:
+    assert STRENGTHS == (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)
+
+
+def even(table: ImageTable) -> ImageTable:
+    """The table with as many validation images of one group as of another: a balanced draw has all of them."""
+    validation = table.indices("validation")
+    rows = validation[balanced(table.group[validation], torch.Generator().manual_seed(0))]
+    return table.take(torch.cat([table.indices("train"), rows, table.indices("test")]))
+
+
+@pytest.mark.parametrize("standardised", [True, False])
+def test_the_head_is_the_minimum_with_or_without_standardising(
+    standardised: bool, config: RunConfig, table: ImageTable
+) -> None:
+    """With one draw and groups of one size all images are fitted to: there slopes are as long as the penalty.
+
+    Of features as they are that is the same for all; weights of standardised ones cost their features' spread.
+    """
+    given = config.with_changes(options={"draws": 1, "standardised": standardised})
+    table = even(table)
+    outcome = train(given, gather(given, table=table))
+    part, head = table.part("validation"), find_head(outcome.model)
+    inputs = features(outcome.model, part.images).double().detach()
+    weight, bias = (part.detach().double().requires_grad_() for part in (head.weight, head.bias))
+    (slope,) = torch.autograd.grad(F.cross_entropy(inputs @ weight.T + bias, part.label), [weight])
+    used = weight.detach() != 0
+    plain = (-slope * weight.detach().sign())[used]
+    scaled = plain / inputs.std(dim=0).expand_as(weight)[used]
+
+    def is_a_penalty(costs: Tensor) -> bool:
+        return any(costs.tolist() == pytest.approx([1 / (C * len(part))] * len(costs), rel=1e-2) for C in STRENGTHS)
+
+    assert used.any()
+    assert (is_a_penalty(scaled), is_a_penalty(plain)) == (standardised, not standardised)
+
+
+def test_some_of_all_groups() -> None:
+    group = torch.tensor([0] * 8 + [2] * 3 + [3] * 5)
+    rows = some_of_all(group, 0.5, torch.Generator().manual_seed(0))
+    assert torch.bincount(group[rows]).tolist() == [4, 0, 2, 3]  # two at least, to be split in two
+    assert len(set(rows.tolist())) == len(rows)
+    assert rows.tolist() == sorted(rows.tolist())
+
+
+def test_a_share_is_fitted_to_and_the_rest_has_no_part(config: RunConfig, table: ImageTable) -> None:
+    """Images that were not drawn may be anything: the head stays the same."""
+    method = Dfr.__new__(Dfr)  # the refit alone needs neither an optimizer nor images to train on
+    table = even(table)
+    model = train(config, gather(config, table=table)).model
+    part = table.part("validation")
+
+    def head(validation: ImageTable, share: float) -> Tensor:
+        method.options = Dfr.Options(draws=2, share=share)
+        method.setup = SimpleNamespace(config=config)
+        refitted = copy.deepcopy(model)
+        method.refit(refitted, validation)
+        return find_head(refitted).weight.detach()
+
+    generator = torch.Generator().manual_seed(derive_seed(config.seed, "refit"))
+    drawn = some_of_all(part.group, 0.5, generator)
+    assert 0 < len(drawn) < len(part)
+    images = torch.zeros_like(part.images)
+    images[drawn] = part.images[drawn]
+    other = replace(part, images=images)
+    assert torch.equal(head(part, 0.5), head(other, 0.5))
+    assert not torch.equal(head(part, 1.0), head(other, 1.0))
+
+
+def test_a_share_of_all_is_the_refit_without_a_share(config: RunConfig, table: ImageTable) -> None:
+    said = config.with_changes(options={"draws": 3, "share": 1.0, "standardised": True})
+    one, other = (train(given, gather(given, table=table)) for given in (config, said))
+    assert torch.equal(find_head(one.model).weight, find_head(other.model).weight)

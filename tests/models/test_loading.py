@@ -137,6 +137,13 @@ def test_hugging_face(hugging_face: Path) -> None:
     assert find_head(model).out_features == 3
 
 
+def test_hugging_face_says_what_it_calls_its_outputs(hugging_face: Path) -> None:
+    record = json.loads((hugging_face / "config.json").read_text())
+    record["id2label"] = {"2": "fox", "0": "dog", "1": "cat"}
+    (hugging_face / "config.json").write_text(json.dumps(record))
+    assert load_model(f"hf:{hugging_face}", normalization="imagenet").classes == ("dog", "cat", "fox")
+
+
 def test_hugging_face_without_a_processor(hugging_face: Path) -> None:
     with pytest.raises(ValueError, match=r"hf:.* does not say how images were normalised"):
         load_model(f"hf:{hugging_face}")

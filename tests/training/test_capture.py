@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from training.capture_cases import CASES
 
 from ipg.config import RunConfig
 from ipg.training import assembly, loop
-from ipg.training.capture import WARM_UP, CapturedStep
+from ipg.training.capture import WARM_UP, WARM_UP_SMALLER, CapturedStep
 from ipg.training.interrupt import Interrupted
 from ipg.training.loop import Outcome, train
 from ipg.training.materials import Materials
@@ -90,7 +91,7 @@ def test_captured_iterations_end_where_written_ones_end(
     )
     outcome = train(config, materials(config))  # 20 iterations
     (step,) = captured.made
-    assert set(step._graphs) == graphs
+    assert set(step._graphs) == {(24, due) for due in graphs}
     assert step.written == WARM_UP * len(graphs)  # all others came from graphs
     expected = eagerly(config, materials(config), monkeypatch)
     assert_near(outcome, expected)
@@ -112,7 +113,7 @@ def test_captured_iterations_end_where_written_ones_end(
 def test_compiled_iterations_end_where_written_ones_end(
     changes: dict[str, Any], settings: Make, materials: Gather, captured: type[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Epochs of three full batches, which are compiled and captured, and one of 24, which is not.
+    """Epochs of three full batches, which are compiled and captured, and one of 24, which is captured as it is written.
 
     Compiled sums are rounded otherwise. With Adam, whose steps are as good as signs where gradients are small, a change
     of the first weights by a ten millionth makes a difference of 0.01 after 20 corrections; with SGD one of 1e-9.
@@ -120,7 +121,7 @@ def test_compiled_iterations_end_where_written_ones_end(
     config = settings(**{"device": "cuda", "epochs": 5, "precision": "fp32", **changes})
     outcome = train(config.with_changes(engine="compiled"), materials(config))  # 20 iterations
     (step,) = captured.made
-    assert step._graphs
+    assert {length for length, _ in step._graphs} == {32, 24}
     assert_near(outcome, eagerly(config, materials(config), monkeypatch))
     assert outcome.result["config"]["engine"] == "compiled"
     assert 0 < outcome.result["preparing_seconds"] < outcome.result["seconds"]
@@ -137,14 +138,38 @@ def test_compiled_iterations_in_half_precision_learn_the_same(settings: Make, ma
     assert list(losses.values()) == pytest.approx([expected, expected], rel=0.1)
 
 
-def test_a_smaller_last_batch_runs_as_written(
-    settings: Make, materials: Gather, captured: type[Watched], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("changes", "kinds"), CASES)
+def test_a_smaller_last_batch_is_captured_after_full_ones(
+    changes: dict[str, Any],
+    kinds: set[tuple[int, bool]],
+    settings: Make,
+    materials: Gather,
+    captured: type[Watched],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Epochs of three full batches and one of 24."""
-    config = settings("ipg", device="cuda", epochs=5, every=2, deterministic=True, precision="fp32")
+    """Epochs of three full batches and one of 24, the first of which comes before there is any graph."""
+    config = settings(**{"device": "cuda", "epochs": 6, "deterministic": True, "precision": "fp32", **changes})
     outcome = train(config, materials(config))
     (step,) = captured.made
-    assert step.written == 2 * WARM_UP + 5
+    assert set(step._graphs) == kinds
+    assert len({graph.pool() for graph in step._graphs.values()}) == 1
+    full = sum(length == 32 for length, _ in kinds)
+    assert step.written == 1 + full * WARM_UP + (len(kinds) - full) * WARM_UP_SMALLER
+    expected = eagerly(config, materials(config), monkeypatch)
+    assert_near(outcome, expected)
+    for row, other in zip(outcome.rows, expected.rows, strict=True):
+        assert row["train"] == pytest.approx(other["train"], rel=1e-2, abs=1e-3)
+
+
+def test_streamed_images_of_a_smaller_batch_reach_its_graph(
+    settings: Make, materials: Gather, captured: type[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are copied to where full ones lie."""
+    config = settings(device="cuda", epochs=6, deterministic=True, precision="fp32", resident=0.0)
+    outcome = train(config, materials(config))
+    (step,) = captured.made
+    assert step.batches.streamed
+    assert {length for length, _ in step._graphs} == {32, 24}
     assert_near(outcome, eagerly(config, materials(config), monkeypatch))
 
 
@@ -167,15 +192,15 @@ def test_the_rate_reaches_captured_iterations(settings: Make, materials: Gather,
 
 
 class Asking(nn.Module):
-    """Asks the device for a number in the midst of a forward pass."""
+    """Asks the device for a number in the midst of a forward pass, of batches of one length or of all."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner: nn.Module, length: int | None = None) -> None:
         super().__init__()
-        self.inner = inner
+        self.inner, self.length = inner, length
         self.head = inner.head
 
     def forward(self, images: Tensor) -> Tensor:
-        if images.sum().item() < 0:
+        if self.length in (None, len(images)) and images.sum().item() < 0:
             raise ValueError("images are not negative")
         logits: Tensor = self.inner(images)
         return logits
@@ -197,6 +222,44 @@ def test_a_network_that_cannot_be_captured_is_announced_and_trained(
     assert_near(outcome, eagerly(config, asking(), monkeypatch))
 
 
+VIEWS = {"crop": 0.8, "flip": True}
+"""Drawn on the device, whose generator a capture that fails must not take along."""
+
+
+@pytest.mark.parametrize("views", [{}, VIEWS])
+def test_a_smaller_batch_that_cannot_be_captured_leaves_full_ones_captured(
+    views: dict[str, Any], settings: Make, materials: Gather, captured: type[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(device="cuda", epochs=6, deterministic=True, precision="fp32", **views)
+
+    def asking() -> Materials:
+        made = materials(config)
+        return Materials(made.table, Asking(made.model, length=24), made.pairs, made.held_out)
+
+    with pytest.warns(UserWarning, match="the step of a batch of 24 cannot be captured as a CUDA graph and runs as "):
+        outcome = train(config, asking())
+    (step,) = captured.made
+    assert set(step._graphs) == {(32, False)}
+    assert step.written == WARM_UP + 6  # and every small one
+    assert len(outcome.rows) == 6
+    if not views:  # which are drawn otherwise
+        assert_near(outcome, eagerly(config, asking(), monkeypatch))
+
+
+def test_views_are_drawn_where_a_network_cannot_be_captured(
+    settings: Make, materials: Gather, captured: type[Watched]
+) -> None:
+    config = settings(device="cuda", batch=24, epochs=4, deterministic=True, precision="fp32", **VIEWS)
+    made = materials(config)
+    with pytest.warns(UserWarning, match="this step cannot be captured as a CUDA graph and runs as written: "):
+        outcome = train(config, Materials(made.table, Asking(made.model), made.pairs, made.held_out))
+    assert len(outcome.rows) == 4
+    assert not captured.made[0]._graphs
+    again = train(config, materials(config))  # and another run of the same process is captured
+    assert len(again.rows) == 4
+    assert set(captured.made[1]._graphs) == {(24, False)}
+
+
 def test_an_optimizer_that_cannot_be_captured_is_announced_and_used(
     settings: Make, materials: Gather, captured: type[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,11 +273,12 @@ def test_an_optimizer_that_cannot_be_captured_is_announced_and_used(
     assert_near(outcome, eagerly(config, materials(config), monkeypatch))
 
 
+@pytest.mark.parametrize("batch", [24, 32])  # 32: the last of an epoch has 24
 @pytest.mark.parametrize("every", [2, "auto"])
 def test_a_resumed_run_ends_with_the_same_bits(
-    every: Any, settings: Make, materials: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    every: Any, batch: int, settings: Make, materials: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = settings("ipg", device="cuda", batch=24, epochs=4, every=every, deterministic=True, precision="fp32")
+    config = settings("ipg", device="cuda", batch=batch, epochs=5, every=every, deterministic=True, precision="fp32")
     expected = train(config, materials(config))
     real = CapturedStep.__call__
     made: list[int] = []

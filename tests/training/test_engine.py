@@ -169,6 +169,35 @@ def test_what_cannot_be_compiled_runs_as_written_and_is_announced_once(caplog: p
         torch.compile(network(nn.Identity()), backend=broken, dynamic=False)(images)
 
 
+def test_what_fails_as_the_way_back_is_compiled_runs_as_written_too() -> None:
+    """Torch would compile it at the first backward pass, in the midst of a step that may have made an update."""
+    import torch._functorch.config as functorch
+    from torch._dynamo.backends.common import aot_autograd
+
+    if not hasattr(functorch, engine.AHEAD):
+        pytest.skip("needs torch 2.11, which can compile the way back ahead")
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such instruction on the way back")
+
+    def as_it_is(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        return graph
+
+    model, images = network(nn.Identity()), torch.rand(2, 3, 3, 3)
+    backend = aot_autograd(fw_compiler=as_it_is, bw_compiler=broken)
+    made = torch.compile(model, backend=backend, dynamic=False)
+    with compiling(), pytest.warns(UserWarning, match="cannot be compiled and runs as written: .*on the way back"):
+        logits = made(images)
+    logits.logsumexp(1).mean().backward()
+    found = [parameter.grad for parameter in model.parameters()]
+    expected = torch.autograd.grad(model(images).logsumexp(1).mean(), list(model.parameters()))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    torch.compiler.reset()
+    with compiling(strictly=True), pytest.raises(Exception, match="on the way back"):
+        torch.compile(network(nn.Identity()), backend=backend, dynamic=False)(images)
+
+
 def test_what_was_compiled_without_a_tap_is_not_taken_where_there_is_one() -> None:
     """Methods that listen at the head come after others of the same shapes in a study."""
     images = torch.rand(4, 2, 14, 14)

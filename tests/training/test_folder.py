@@ -47,6 +47,17 @@ def test_the_same_run_goes_on_and_its_origin_stays(home: RunFolder) -> None:
     assert read_json(home.config)["origin"] == {"commit": "1234"}
 
 
+def test_a_run_from_before_an_option_goes_on_with_its_default(tmp_path: Path) -> None:
+    home = RunFolder(tmp_path / "runs")
+    with home.claim(changed("config", method="dfr", draws=10), ORIGIN):
+        home.save({"step": 3}, [{"epoch": 1}])
+    with home.claim(changed("config", method="dfr", draws=10, share=1.0, standardised=True), ORIGIN):
+        assert home.load() == {"step": 3}
+    other = changed("config", method="dfr", draws=10, share=0.5, standardised=True)
+    with pytest.raises(FolderError, match=r"share was 1\.0 and is now 0\.5"), home.claim(other, ORIGIN):
+        pytest.fail("admitted")
+
+
 @pytest.mark.parametrize(
     ("identity", "message"),
     [

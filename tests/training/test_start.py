@@ -15,10 +15,11 @@ from ipg.data.load import DATASETS
 from ipg.experiments.study import Trial
 from ipg.experiments.trial import run_trial
 from ipg.models import build_model, load_model, save_weights
+from ipg.training import start
 from ipg.training.folder import read_json
 from ipg.training.loop import train
 from ipg.training.materials import gather
-from ipg.training.start import as_started
+from ipg.training.start import as_started, order_is_known
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SETTINGS = {"epochs": 1, "batch": 64, "held_out_pairs": 8}
@@ -211,3 +212,46 @@ def test_what_does_not_fit_is_said(plain: Path, make_table, tmp_path: Path, monk
         gather(config(start=start, method="oracle"))
     with pytest.raises(ValueError, match="there is no model 'nowhere'"):
         gather(config(start="nowhere"))
+
+
+class Named(torch.nn.Module):
+    """A network that says what its outputs are, as those of Hugging Face do."""
+
+    def __init__(self, classes: tuple[str, ...]) -> None:
+        super().__init__()
+        self.head, self.classes = torch.nn.Linear(2 * 8 * 8, 2), classes
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(images.flatten(1))
+        return logits
+
+
+def test_outputs_that_a_network_names_have_to_be_in_the_order_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the case; names of another kind say nothing of the order."""
+
+    def known(*classes: str) -> bool:
+        monkeypatch.setattr(start, "load_model", lambda name, normalization: Named(classes))
+        materials = gather(config(start="python:mine:make"))
+        return order_is_known("python:mine:make", materials.model, materials.table.classes)
+
+    assert known("top", "bottom")
+    assert known("Top", "BOTTOM")
+    assert not known("LABEL_0", "LABEL_1")
+    assert not known("bottom", "side")
+    with pytest.raises(ValueError, match="tells bottom, top apart, the data top, bottom: the classes and their order"):
+        known("bottom", "top")
+
+
+def test_the_file_of_a_run_knows_what_the_run_knows(plain: Path) -> None:
+    file = plain / "model.safetensors"
+    model = gather(config(start=str(file), model="small_cnn")).model
+    assert order_is_known(f"timm:resnet18@{file}", model, ("top", "bottom"))
+    assert order_is_known(str(file), model, ("top", "bottom"))
+    save_weights(plain.parent / "bare.safetensors", model)
+    assert not order_is_known(str(plain.parent / "bare.safetensors"), model, ("top", "bottom"))
+    record = json.loads((plain / "config.json").read_text())
+    record["origin"]["classes"].reverse()
+    (plain / "config.json").write_text(json.dumps(record))
+    for settings in ({"start": str(plain)}, {"start": str(file), "model": "small_cnn"}):
+        with pytest.raises(ValueError, match="tells bottom, top apart, the data top, bottom: the classes and their"):
+            gather(config(**settings))

@@ -85,14 +85,15 @@ def compare(
     from rich.console import Console  # torch takes seconds to load: mistakes in the settings do not wait for it
 
     from ipg.cli.console import command_line
-    from ipg.experiments.compare import comparison, examine, keep_record
+    from ipg.experiments.compare import as_called, comparison, examine, keep_record
     from ipg.experiments.runner import run_study, workers_for
     from ipg.report.compare_page import write_comparison
     from ipg.report.html import check_page
     from ipg.words import number_of
 
-    study = comparison(base, chosen, numbers, own)
     folder = output or Path("runs") / f"compare-{data_name(base.data)}"
+    base = as_called(base, folder)
+    study = comparison(base, chosen, numbers, own)
     check_page(folder / "report.html", remedy="name another folder with --output")
     console = Console()
     each = f"{', '.join(chosen)} with {number_of(len(numbers), 'seed')}" + (" each" if len(chosen) > 1 else "")

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ipg.cli.errors import printable
 from ipg.config import RunConfig
 from ipg.evaluation.statistics import wilson
 from ipg.models.explainable import is_explainable
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from ipg.training.materials import Materials
 
 __all__ = [
-    "ConsoleListener", "command_line", "in_a_line", "percent", "print_metrics", "same_class", "shown_groups",
-    "starts_anew", "watching",
+    "ConsoleListener", "command_line", "in_a_line", "in_their_order", "outputs_taken", "percent", "print_metrics",
+    "same_class", "shown_groups", "starts_anew", "watching",
 ]  # fmt: skip
 
 SPLITS = {"train": "training", "validation": "validation", "test": "test"}
@@ -161,6 +162,22 @@ def starts_anew(config: RunConfig, model: nn.Module) -> str | None:
     if config.start is not None or getattr(model, "origin", None) != RANDOM or is_explainable(str(config.model)):
         return None
     return f"{config.model} starts from random weights; for pretrained ones give --weights pretrained or --weights FILE"
+
+
+def outputs_taken(config: RunConfig, materials: Materials) -> str | None:
+    """The order of outputs that is taken for granted of a network that is gone on from; None where it is known."""
+    from ipg.training.materials import found_file
+    from ipg.training.start import order_is_known
+
+    classes = materials.table.classes
+    if config.start is None or order_is_known(found_file(config, config.start), materials.model, classes):
+        return None
+    return f"{config.start}: outputs taken as {in_their_order(classes)}; its head is kept and has to have this order"
+
+
+def in_their_order(classes: Sequence[str]) -> str:
+    """What the outputs of a network are, by their numbers."""
+    return ", ".join(f"{number} {printable(name)}" for number, name in enumerate(classes))
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from ipg.classifier import Classifier, is_run, open_classifier, seen
-from ipg.cli.console import percent, same_class, shown_groups
-from ipg.cli.errors import printable
+from ipg.cli.console import in_their_order, percent, same_class, shown_groups
 from ipg.cli.own_network import open_with
 from ipg.cli.pairs_data import load_data, open_data
 from ipg.cli.progress import bar
@@ -113,7 +112,7 @@ def _foreign(spec: str, question: Question, named: Sequence[str] | None, table: 
     if table is None:
         return found
     if named is None:
-        outputs = ", ".join(f"{number} {printable(name)}" for number, name in enumerate(table.classes))
+        outputs = in_their_order(table.classes)
         typer.echo(f"{spec}: outputs taken as {outputs}; say --classes if they are otherwise", err=True)
         return found
     return replace(found, model=_Reordered(found.model, named, table.classes))

@@ -14,6 +14,7 @@ Photographs are cropped to the square in their middle, as group DRO does (178 pi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 
@@ -21,8 +22,8 @@ import torch
 from torch import Tensor
 
 from ipg.data.columns import Columns, parse_csv, read_columns
-from ipg.data.errors import DataError, ProblemsError
-from ipg.data.listing import Listing, find_files
+from ipg.data.errors import DataError, ProblemsError, gathered
+from ipg.data.listing import Listing, RowsError, look_for_files, without_fault
 from ipg.data.locations import locate
 from ipg.data.sources import FolderSource, Source, ZipSource, open_source
 from ipg.words import did_you_mean
@@ -50,49 +51,66 @@ def read(name: str = "celeba", path: str | PathLike[str] | None = None, *, task:
         task: the attribute that is the label, and the one that is the shortcut.
 
     Raises:
-        DataError: something is missing, damaged, or not what it is called.
+        DataError: something is missing, damaged, or not what it is called; all that is wrong is said at once.
     """
     home = locate(name, path, _REMEDY)
     if not home.is_dir():
         raise DataError(f"{home} is a file; expected the folder that holds CelebA's images and lists")
-    table, partition = _lists(home)
+    problems: list[str] = []
+    lists: tuple[Columns, Columns] | None = None
+    source: Source | None = None
+    with gathered(problems):
+        lists = _lists(home)
+    with gathered(problems):
+        source = _images(home)
+    if problems:
+        problems[-1] += f"; {_REMEDY}"
+    if lists is None:
+        raise ProblemsError(problems)
+    table, partition = lists
     if len(table) != IMAGES and name == "celeba":
-        raise DataError(f"{table.what} lists {len(table):,} images, not CelebA's {IMAGES:,}; load it as celeba_subset")
-    label_name, shortcut = task
+        problems.append(f"{table.what} lists {len(table):,} images, not CelebA's {IMAGES:,}; load it as celeba_subset")
+    unknown = list(_about_task(task, table))
+    problems += unknown
+    if unknown or source is None:
+        raise ProblemsError(problems)
+    label, attribute = (torch.tensor(table.numbers(column, _VALUES, problems)) for column in task)
+    split = _splits(table, partition, problems)
+    there, missing = look_for_files(source, table["image_id"], table.where)
+    problems += missing
+    usable = without_fault(there, label, attribute, split)
+
+    def rest() -> Listing:
+        """The images with which nothing is wrong."""
+        rows = list(usable.values())
+        return Listing(
+            name=name if task == DEFAULT else f"{name}:{'/'.join(task)}",
+            source=source,
+            files=tuple(usable),
+            label=label[rows],
+            attribute=attribute[rows],
+            split=split[rows],
+            content=label[rows],
+            classes=_values(task[0]),
+            attributes=_values(task[1]),
+            size=SIZES[name],
+            fit="crop",
+        ).by_split()
+
+    if problems:
+        raise RowsError(problems, rest if usable else None)
+    return rest()
+
+
+def _about_task(task: tuple[str, str], table: Columns) -> Iterator[str]:
+    """What is wrong with the attributes that are asked for."""
     known = [column for column in table.values if column not in ("image_id", "partition", "identity")]
     for wanted in task:
         if wanted not in known:
             hint = did_you_mean(wanted, known)
-            raise DataError(
-                f"CelebA has no attribute {wanted!r}; {f'{hint} T' if hint else 't'}here are {', '.join(known)}"
-            )
-    if label_name == shortcut:
-        raise DataError(
-            f"the label and the shortcut are both {shortcut}; give two attributes, e.g. celeba:Smiling/Male"
-        )
-    problems: list[str] = []
-    label, attribute = (torch.tensor(table.numbers(column, _VALUES, problems)) for column in task)
-    split = _splits(table, partition, problems)
-    source = _images(home)
-    try:
-        files = find_files(source, table["image_id"], table.where)
-    except ProblemsError as error:
-        problems += error.problems
-    if problems:
-        raise ProblemsError(problems)
-    return Listing(
-        name=name if task == DEFAULT else f"{name}:{label_name}/{shortcut}",
-        source=source,
-        files=files,
-        label=label,
-        attribute=attribute,
-        split=split,
-        content=label,
-        classes=_values(label_name),
-        attributes=_values(shortcut),
-        size=SIZES[name],
-        fit="crop",
-    ).by_split()
+            yield f"CelebA has no attribute {wanted!r}; {f'{hint} T' if hint else 't'}here are {', '.join(known)}"
+    if task[0] == task[1]:
+        yield f"the label and the shortcut are both {task[0]}; give two attributes, e.g. celeba:Smiling/Male"
 
 
 def _read_list(path: Path) -> Columns:
@@ -115,16 +133,7 @@ def parse_list(data: bytes, what: str) -> Columns:
     body = [(number, row) for number, row in enumerate(rows[start + named :], start + named + 1) if row]
     if not body:
         raise DataError(f"{what} lists no image; get the file again")
-    if problems := [
-        f"{what} line {number} has {len(row)} words, expected {len(header)}"
-        for number, row in body
-        if len(row) != len(header)
-    ]:
-        raise ProblemsError(problems)
-    cells = zip(*(row for _, row in body), strict=True)
-    return Columns(
-        what, {name: list(column) for name, column in zip(header, cells, strict=True)}, [line for line, _ in body]
-    )
+    return Columns.of_rows(what, header, body, wrong="{found} words, expected {expected}")
 
 
 def _lists(home: Path) -> tuple[Columns, Columns]:
@@ -134,10 +143,19 @@ def _lists(home: Path) -> tuple[Columns, Columns]:
             table = read_columns(home / name)
             table.require("image_id", "partition")
             return table, table
-    table = _read_list(_find(home, "list_attr_celeba", "Anno"))
-    partition = _read_list(_find(home, "list_eval_partition", "Eval"))
-    table.require("image_id")
-    partition.require("image_id", "partition")
+    problems: list[str] = []
+    found: list[Columns] = []
+    for stem, folder, needed in (
+        ("list_attr_celeba", "Anno", ("image_id",)),
+        ("list_eval_partition", "Eval", ("image_id", "partition")),
+    ):
+        with gathered(problems):
+            columns = _read_list(_find(home, stem, folder))
+            columns.require(*needed)
+            found.append(columns)
+    if problems:
+        raise ProblemsError(problems)
+    table, partition = found
     return table, partition
 
 
@@ -146,7 +164,7 @@ def _find(home: Path, stem: str, folder: str) -> Path:
     for place in places:
         if place.is_file():
             return place
-    raise DataError(f"{home} has no {stem}.txt (nor .csv, nor either in {folder}/); {_REMEDY}")
+    raise DataError(f"{home} has no {stem}.txt (nor .csv, nor either in {folder}/)")
 
 
 def _splits(table: Columns, partition: Columns, problems: list[str]) -> Tensor:
@@ -172,7 +190,7 @@ def _images(home: Path) -> Source:
             return _unwrapped(archive)
     if list(home.glob("images*.zip")):
         return open_source(home)
-    raise DataError(f"{home} has no img_align_celeba folder or zip; {_REMEDY}")
+    raise DataError(f"{home} has no img_align_celeba folder or zip")
 
 
 def _unwrapped(archive: Path) -> ZipSource:

@@ -37,6 +37,25 @@ class Columns:
     lines: list[int]
     """The line in the file of every row."""
 
+    @classmethod
+    def of_rows(
+        cls, what: str, header: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], *, wrong: str
+    ) -> Columns:
+        """The columns that `header` names, from one row or more with their lines.
+
+        Raises:
+            ProblemsError: rows are longer or shorter than the header; `wrong` says how long, `found` and `expected`.
+        """
+        if problems := [
+            f"{what} line {line} has {wrong.format(found=len(row), expected=len(header))}"
+            for line, row in rows
+            if len(row) != len(header)
+        ]:
+            raise ProblemsError(problems)
+        cells = zip(*(row for _, row in rows), strict=True)
+        values = {name: [cell.strip() for cell in column] for name, column in zip(header, cells, strict=True)}
+        return cls(what, values, [line for line, _ in rows])
+
     def __len__(self) -> int:
         return len(self.lines)
 
@@ -121,15 +140,7 @@ def parse_csv(data: bytes, what: str) -> Columns:
         raise DataError(f"{what} has two columns of the name {twice[0]!r}")
     if not rows:
         raise DataError(f"{what} has no row below its first line")
-    if problems := [
-        f"{what} line {line} has {len(row)} cells, its first line {len(header)}"
-        for line, row in rows
-        if len(row) != len(header)
-    ]:
-        raise ProblemsError(problems)
-    cells = zip(*(row for _, row in rows), strict=True)
-    values = {name: [cell.strip() for cell in column] for name, column in zip(header, cells, strict=True)}
-    return Columns(what, values, [line for line, _ in rows])
+    return Columns.of_rows(what, header, rows, wrong="{found} cells, its first line {expected}")
 
 
 def as_cell(text: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-__all__ = ["DataError", "MissingError", "ProblemsError", "array_trouble"]
+__all__ = ["DataError", "MissingError", "ProblemsError", "array_trouble", "gathered"]
 
 SHOWN = 10
 """How many of many problems a message names."""
@@ -25,6 +26,17 @@ class ProblemsError(DataError):
         self.problems = list(problems)
         more = len(self.problems) - SHOWN
         super().__init__("; ".join(self.problems[:SHOWN]) + (f"; … and {more:,} more" if more > 0 else ""))
+
+
+@contextmanager
+def gathered(problems: list[str]) -> Iterator[None]:
+    """What is wrong inside joins `problems`, so that it can be told with what is wrong elsewhere."""
+    try:
+        yield
+    except ProblemsError as error:
+        problems += error.problems
+    except DataError as error:
+        problems.append(str(error))
 
 
 def array_trouble(error: Exception) -> str:

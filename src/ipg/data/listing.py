@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
@@ -16,7 +16,7 @@ from ipg.data.sources import Source
 from ipg.data.splits import SPLITS
 from ipg.data.table import ImageTable
 
-__all__ = ["Listing", "RowsError", "find_files", "look_for_files"]
+__all__ = ["Listing", "RowsError", "look_for_files", "without_fault"]
 
 
 @dataclass(frozen=True)
@@ -77,22 +77,13 @@ class RowsError(ProblemsError):
         self.rest = rest
 
 
-def find_files(source: Source, names: Sequence[str], where: Callable[[int], str]) -> tuple[str, ...]:
-    """The files of all rows under the names they have in `source`.
-
-    Raises:
-        ProblemsError: some are missing, lead out of the data, or are named by two rows; `where` says in which line.
-    """
-    rows, problems = look_for_files(source, names, where)
-    if problems:
-        raise ProblemsError(problems)
-    return tuple(rows)
-
-
 def look_for_files(
     source: Source, names: Sequence[str], where: Callable[[int], str]
 ) -> tuple[dict[str, int], list[str]]:
-    """The rows of the files that are there, by the names they have in `source`, and what is wrong with the others."""
+    """The rows of the files that are there, by the names they have in `source`, and what is wrong with the others.
+
+    They may be missing, lead out of the data, or be named by two rows; `where` says in which line.
+    """
     problems: list[str] = []
     rows: dict[str, int] = {}
     for row, name in enumerate(names):
@@ -110,6 +101,12 @@ def look_for_files(
         else:
             rows[found] = row
     return rows, problems
+
+
+def without_fault(files: Mapping[str, int], *columns: Tensor) -> dict[str, int]:
+    """Of the `files`, with their rows, those that have a number in every column: -1 stands for none."""
+    known = torch.stack(columns).ge(0).all(dim=0).tolist()
+    return {name: row for name, row in files.items() if known[row]}
 
 
 def _outside(name: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["Progress", "in_order"]
+from ipg.data.errors import ProblemsError
+
+__all__ = ["Progress", "carry_out", "in_order"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -35,6 +37,21 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def carry_out(work: Callable[[Item], str | None], items: Collection[Item], progress: Progress | None = None) -> None:
+    """Have `work` done on all `items`, by threads, and tell of every one that is done.
+
+    Raises:
+        ProblemsError: some could not be done; `work` says why.
+    """
+    problems = []
+    for done, problem in enumerate(in_order(work, items), 1):
+        problems += [problem] if problem else []
+        if progress is not None:
+            progress(done, len(items))
+    if problems:
+        raise ProblemsError(problems)
 
 
 def _cores() -> int:

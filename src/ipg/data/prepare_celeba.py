@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ipg.data.celeba import parse_list
 from ipg.data.errors import DataError, ProblemsError
-from ipg.data.parallel import Progress, in_order
+from ipg.data.parallel import Progress, carry_out
 from ipg.data.sources import FolderSource, Source, ZipSource
 from ipg.files import replacing
 
@@ -61,13 +61,7 @@ def prepare(archives: str | PathLike[str], output: str | PathLike[str], *, progr
             temporary.write_bytes(data)
         return None
 
-    problems = []
-    for done, problem in enumerate(in_order(unpack, images), 1):
-        problems += [problem] if problem else []
-        if progress is not None:
-            progress(done, len(images))
-    if problems:
-        raise ProblemsError(problems)
+    carry_out(unpack, images, progress)
     for name, data in lists:
         with replacing(target / name) as temporary:
             temporary.write_bytes(data)

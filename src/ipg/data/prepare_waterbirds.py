@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ipg.data.errors import DataError, ProblemsError
-from ipg.data.parallel import Progress, in_order
+from ipg.data.parallel import Progress, carry_out
 from ipg.files import replacing, write_json, write_text
 from ipg.seeds import derive_seed
 
@@ -115,13 +115,7 @@ def prepare(
         _save(picture, image, "JPEG")
         return None
 
-    problems = []
-    for done, problem in enumerate(in_order(make, birds), 1):
-        problems += [problem] if problem else []
-        if progress is not None:
-            progress(done, len(birds))
-    if problems:
-        raise ProblemsError(problems)
+    carry_out(make, birds, progress)
     lines = [f"{b.number},{b.file},{b.y},{b.split},{b.place},{b.background}" for b in birds]
     write_text(target / "metadata.csv", "\n".join(["img_id,img_filename,y,split,place,place_filename", *lines, ""]))
     return target

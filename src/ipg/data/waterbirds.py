@@ -18,8 +18,8 @@ import torch
 
 from ipg.data.columns import Columns, parse_csv, read_columns
 from ipg.data.decode import Fit
-from ipg.data.errors import DataError, ProblemsError
-from ipg.data.listing import Listing, find_files
+from ipg.data.errors import DataError, gathered
+from ipg.data.listing import Listing, RowsError, look_for_files, without_fault
 from ipg.data.locations import locate
 from ipg.data.sources import Source, ZipSource, open_source
 
@@ -51,7 +51,7 @@ def read(release: str, path: str | PathLike[str] | None = None, *, reverse: bool
         `content` is the species of the bird, for the reverse task the place.
 
     Raises:
-        DataError: it is missing, incomplete or another release.
+        DataError: it is missing, incomplete or another release; all that is wrong is said at once.
     """
     strength, fit, folders = RELEASES[release]
     columns, source = _open(locate(release, path, _REMEDY), folders)
@@ -59,28 +59,35 @@ def read(release: str, path: str | PathLike[str] | None = None, *, reverse: bool
     problems: list[str] = []
     bird, place = (torch.tensor(columns.numbers(name, {"0": 0, "1": 1}, problems)) for name in ("y", "place"))
     split = torch.tensor(columns.numbers("split", {"0": 0, "1": 1, "2": 2}, problems))
-    try:
-        files = find_files(source, columns["img_filename"], columns.where)
-    except ProblemsError as error:
-        problems += error.problems
+    there, missing = look_for_files(source, columns["img_filename"], columns.where)
+    problems += missing
+    counted = (split == 0) & (bird >= 0) & (place >= 0)
+    with gathered(problems):
+        _check_strength(release, strength, float((bird == place)[counted].double().mean()), columns.what)
+    usable = without_fault(there, bird, place, split)
+
+    def rest() -> Listing:
+        """The images with which nothing is wrong."""
+        files, rows = tuple(usable), list(usable.values())
+        species = [PurePosixPath(file).parent.name for file in files]
+        numbers = {name: number for number, name in enumerate(sorted(set(species)))}
+        return Listing(
+            name=f"{release}_reverse" if reverse else release,
+            source=source,
+            files=files,
+            label=(place if reverse else bird)[rows],
+            attribute=(bird if reverse else place)[rows],
+            split=split[rows],
+            content=place[rows] if reverse else torch.tensor([numbers[name] for name in species]),
+            classes=PLACES if reverse else BIRDS,
+            attributes=BIRDS if reverse else PLACES,
+            size=224,
+            fit=fit,
+        ).by_split()
+
     if problems:
-        raise ProblemsError(problems)
-    _check_strength(release, strength, float((bird == place)[split == 0].double().mean()), columns.what)
-    species = [PurePosixPath(file).parent.name for file in files]
-    numbers = {name: number for number, name in enumerate(sorted(set(species)))}
-    return Listing(
-        name=f"{release}_reverse" if reverse else release,
-        source=source,
-        files=files,
-        label=place if reverse else bird,
-        attribute=bird if reverse else place,
-        split=split,
-        content=place if reverse else torch.tensor([numbers[name] for name in species]),
-        classes=PLACES if reverse else BIRDS,
-        attributes=BIRDS if reverse else PLACES,
-        size=224,
-        fit=fit,
-    ).by_split()
+        raise RowsError(problems, rest if usable else None)
+    return rest()
 
 
 def _open(place: Path, folders: tuple[str, ...]) -> tuple[Columns, Source]:

@@ -21,7 +21,11 @@ __all__ = [
     "evaluate", "evaluating", "evaluation_batch", "group_metrics", "is_constant", "logits", "metrics", "predict",
 ]  # fmt: skip
 
-EVALUATION_BATCH = 1024
+EVALUATION_BATCH = 256
+"""On a GPU, always as many: for each other number of images cuDNN plans every convolution anew, which took 5 s for each
+of the five that a first run of MobileNetV2 met, more than its training did."""
+FEW = 32
+"""Images that are not worth a whole batch of it."""
 EVALUATION_BATCH_SMALL = 2048
 """Of images of up to 64 by 64 pixels, for which a GPU is told what to do no faster than it does it."""
 EVALUATION_BATCH_CPU = 128
@@ -68,16 +72,18 @@ def _answers(
     """What `take` makes of the logits of each batch, put together.
 
     A compiled model is given batches of one size, the last one filled up: another size would be compiled for itself.
-    Where the device lacks the memory for a batch, they are smaller.
+    So is any model of larger images on a GPU that are not few, see `EVALUATION_BATCH`. Where the device lacks the
+    memory for a batch, they are smaller.
     """
     place = next(model.parameters(), images).device
     size = evaluation_batch(images, place)
+    fill = is_compiled(model) or (size == EVALUATION_BATCH and len(images) > FEW)
 
     def answer(part: Tensor) -> Tensor:
         return take(logits_of(model(part.to(place).float() / 255)))
 
     with evaluating(model), torch.autocast(place.type, dtype=autocast, enabled=autocast is not None):
-        return in_parts(answer, images, size, fill=is_compiled(model))
+        return in_parts(answer, images, size, fill=fill)
 
 
 def evaluate(

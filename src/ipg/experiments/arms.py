@@ -231,15 +231,17 @@ def same_run(row: Row, trial: Trial) -> bool:
 
     Data, method, seed and every setting that both know have to agree, the method's own options among them, also those
     that the trial leaves at their defaults. A setting that is new since the row was written does not part them, unless
-    the trial has another value than all had before (see `ADDED`). What a trial leaves to `auto` agrees with what came
-    of it, and a network that it does not name with those that are chosen for data; `every="auto"` is a pace of its
-    own, which stays `auto`. Methods that come to IPG by their settings are IPG (see `_comes_to`).
+    the trial has another value than all had before (see `ADDED`; of an option, its default). What a trial leaves to
+    `auto` agrees with what came of it, and a network that it does not name with those that are chosen for data;
+    `every="auto"` is a pace of its own, which stays `auto`. Methods that come to IPG by their settings are IPG (see
+    `_comes_to`).
     """
     if any(row[name] != getattr(trial, name) for name in ("dataset", "seed")):
         return False
     if row["method"] != trial.method and not {row["method"], trial.method} <= {"ipg", *_IPG_BY_SETTINGS}:
         return False
-    made, config = _comes_to(row["method"], {**ADDED, **row["config"]})
+    usual = own_options(RunConfig(method=row["method"]))
+    made, config = _comes_to(row["method"], {**ADDED, **usual, **row["config"]})
     method, asked = _comes_to(trial.method, _settings(trial) | own_options(trial.config))
     if made != method:
         return False

@@ -89,11 +89,15 @@ class Job:
         return Ended(trial.key, "done", row)
 
     def _is_beside_others(self, trial: Trial) -> bool:
-        """Whether processes that are not ours are at work on the GPU."""
+        """Whether processes that are not ours are at work on the GPU, by its memory or by its driver."""
+        from ipg.experiments.company import others_on
         from ipg.training.device import resolve_device
         from ipg.training.memory import memory_of_others
 
-        return self.sharing == 1 and memory_of_others(resolve_device(trial.config.device)) > 0
+        if self.sharing > 1:
+            return False
+        device = resolve_device(trial.config.device)
+        return memory_of_others(device) > 0 or others_on(device) > 0
 
     @staticmethod
     def _place(trial: Trial) -> dict[str, bool]:

@@ -24,10 +24,10 @@ from ipg.training.assembly import Assembly
 from ipg.training.device import own_randomness, resolve_device
 from ipg.training.distributed import Team
 from ipg.training.engine import resolve
-from ipg.training.folder import read_json
+from ipg.training.folder import FILES, read_json, same_setting
 from ipg.training.materials import Materials, gather
 
-__all__ = ["SPLIT", "Facts", "comparison", "examine", "keep_record"]
+__all__ = ["SPLIT", "Facts", "as_called", "comparison", "examine", "keep_record"]
 
 NAME = "compare"
 SPLIT = "test"
@@ -145,6 +145,17 @@ def examine(study: Study) -> Facts:
         held_out=len(materials.held_out or ()),
         drawn=_drawn(config, table, {trial.seed for trial in study.trials} - {first.seed}),
         digests={name: digest for name, digest in materials.fingerprints().items() if name != "network"},
+    )
+
+
+def as_called(config: RunConfig, results: Path) -> RunConfig:
+    """`config` with files called as the comparison in `results` calls them, which is by what its rows are known."""
+    file = results / RECORD
+    before = read_json(file).get(SETTINGS) if file.exists() else None
+    known = before if isinstance(before, dict) else {}
+    there = [name for name in FILES if name in known]
+    return config.with_changes(
+        **{name: known[name] for name in there if same_setting(name, known[name], None, getattr(config, name))}
     )
 
 

@@ -1,11 +1,13 @@
 """What people see of a study: what is done, running and failed, and how long the rest will take.
 
 On a terminal a bar for the study, or for several in one queue, and one for each trial that runs; everywhere a line for
-each trial that ends, and in a log, where there are no bars, at most one a minute on what runs and moves on.
+each trial that ends, and in a log, where there are no bars, at most one a minute on what runs, also where nothing moves
+on for long, as while a trial is compiled.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +27,8 @@ MOST_SHOWN = 16
 """So many running trials have a bar."""
 QUIET_SECONDS = 60.0
 """After so long without a line a log is told what runs."""
+LOOK_SECONDS = 5.0
+"""How often it is seen to that a log is told."""
 MOST_TOLD = 4
 """Of running trials so many are named there."""
 
@@ -58,13 +62,27 @@ class View:
             disable=not console.is_terminal,
         )
         self._bar = self._bars.add_task(escape(name), total=missing, text="")
+        self._over = threading.Event()
+        self._watcher: threading.Thread | None = None
 
     def __enter__(self) -> View:
         self._bars.start()
+        if not self.console.is_terminal:
+            self._watcher = threading.Thread(target=self._watch, daemon=True)
+            self._watcher.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._watcher is not None:
+            self._watcher.join()
         self._bars.stop()
+
+    def _watch(self) -> None:
+        """Tell a log what runs where nothing else does."""
+        while not self._over.wait(LOOK_SECONDS):
+            if self._running:
+                self._tell_what_runs()
 
     def started(self, trial: Trial) -> None:
         """A trial is given to somebody."""
@@ -87,8 +105,7 @@ class View:
         running.share = share
         self._bars.update(running.bar, completed=share, text=f"epoch {epoch}/{epochs}")
         self._refresh()
-        if not self.console.is_terminal and self._clock() - self._said >= QUIET_SECONDS:
-            self._tell_what_runs()
+        self._tell_what_runs()
 
     def lost(self, trial: Trial, why: str) -> None:
         """A trial has to be given to somebody else."""
@@ -122,8 +139,9 @@ class View:
 
     def seconds_left(self) -> float | None:
         """How long the rest will take at the pace so far; None where there is no telling yet."""
-        worked = self._worked + sum(running.worked for running in self._running.values())
-        left = self.missing - self.done - self.failed - sum(running.share for running in self._running.values())
+        at_work = list(self._running.values())
+        worked = self._worked + sum(running.worked for running in at_work)
+        left = self.missing - self.done - self.failed - sum(running.share for running in at_work)
         return None if worked <= 0 else (self._clock() - self._begun) * max(0.0, left) / worked
 
     def _forget(self, key: str, *, whole: bool = False) -> None:
@@ -134,8 +152,10 @@ class View:
             self._bars.remove_task(running.bar)
 
     def _tell_what_runs(self) -> None:
-        """One line on how far the trials are that run."""
-        told = [f"{self.title(one.trial)} at {one.share:.0%}" for one in self._running.values()]
+        """One line on how far the trials are that run, in a log that has been quiet for long."""
+        if self.console.is_terminal or self._clock() - self._said < QUIET_SECONDS:
+            return
+        told = [f"{self.title(one.trial)} at {one.share:.0%}" for one in list(self._running.values())]
         more = [f"{len(told) - MOST_TOLD} more"] if len(told) > MOST_TOLD else []
         left = [f"{duration(seconds)} left"] if (seconds := self.seconds_left()) else []
         self.say("; ".join(["running: " + "; ".join(told[:MOST_TOLD]), *more, *left]))

@@ -84,7 +84,7 @@ class Method:
     """Base of all methods. A subclass says what it needs and how one iteration goes.
 
     A step must not wait for the device (no `.item()`, no `bool(tensor)`): it may be captured as a CUDA graph, one for
-    each value of `due`.
+    each value of `due` and each length of a batch.
     """
 
     name: ClassVar[str]

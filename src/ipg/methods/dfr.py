@@ -6,7 +6,9 @@ Kirichenko, Izmailov and Wilson, "Last Layer Re-Training is Sufficient for Robus
     min_{W, b}  Σ_i CE(W z_i + b, y_i) + 1/C ‖W‖₁
 
 on as many images of every group as the smallest has; the other half selects C by its worst group. The weights are then
-the mean over ten balanced draws from all of them, and the standardisation is folded into the head.
+the mean over ten balanced draws from all of them, and the standardisation is folded into the head. What others vary is
+an option: how many draws (20 in the authors' code), features as they are, and how much of the validation images may be
+used (LaBonte, Muthukumar and Kumar, NeurIPS 2023).
 
 Differs from the paper: two classes have a row of weights each; the fit is by proximal gradient descent. It *trains on
 group labels of validation images*, which none of the other methods does: tables have to say so, and the run's own
@@ -15,6 +17,7 @@ validation figures after the refit mean nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -41,9 +44,11 @@ STRENGTHS = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)
 
 @dataclass(frozen=True)
 class DfrOptions:
-    """How many balanced draws are averaged."""
+    """How many balanced draws are averaged, of which part of the validation images, and whether features are scaled."""
 
     draws: int = option(10, least=1)
+    standardised: bool = True
+    share: float = option(1.0, above=0, most=1)
 
 
 class Dfr(Erm):
@@ -55,7 +60,11 @@ class Dfr(Erm):
     needs: ClassVar[frozenset[Need]] = frozenset({"validation groups"})
     refits: ClassVar[bool] = True
     Options: ClassVar[type] = DfrOptions
-    space: ClassVar[Mapping[str, Range]] = {"draws": Choice((10,))}
+    space: ClassVar[Mapping[str, Range]] = {
+        "draws": Choice((1, 10, 20)),
+        "standardised": Choice((True, False)),
+        "share": Choice((0.25, 0.5, 1.0)),
+    }
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -74,7 +83,12 @@ class Dfr(Erm):
         generator = torch.Generator().manual_seed(derive_seed(self.setup.config.seed, "refit"))
         inputs = features(model, validation.images).double().cpu()
         label, group = validation.label.cpu(), validation.group.cpu()
+        if options.share < 1:
+            rows = some_of_all(group, options.share, generator)
+            inputs, label, group = inputs[rows], label[rows], group[rows]
         mean, spread = inputs.mean(dim=0), inputs.std(dim=0).clamp_min(1e-6)
+        if not options.standardised:
+            spread = torch.ones_like(spread)  # centred all the same: biases are free, so it changes no minimum
         inputs = (inputs - mean) / spread
         order = torch.randperm(len(label), generator=generator)
         strength = _select(inputs, label, group, order, validation.num_classes, generator)
@@ -90,6 +104,16 @@ class Dfr(Erm):
         with torch.no_grad():
             head.weight.copy_(weight)
             head.bias.copy_(bias)
+
+
+def some_of_all(group: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Rows drawn without replacement, in their order: a `share` of every group, rounded up, and two at least."""
+    drawn = []
+    for number in torch.bincount(group).nonzero().flatten().tolist():
+        rows = torch.nonzero(group == number).flatten()
+        count = max(2, math.ceil(share * len(rows)))
+        drawn.append(rows[torch.randperm(len(rows), generator=generator)[:count]])
+    return torch.cat(drawn).sort().values
 
 
 def balanced(group: Tensor, generator: torch.Generator) -> Tensor:

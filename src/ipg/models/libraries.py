@@ -68,6 +68,12 @@ def _made(models: Any, name: str, **options: Any) -> Any:
 class HuggingFaceModel(ImageModel):
     """An image classifier of Hugging Face, which returns an object with the logits in it."""
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What it calls its outputs, in their order."""
+        named: dict[int, str] = getattr(self.backbone.config, "id2label", None) or {}
+        return tuple(str(named[number]) for number in sorted(named))
+
     def forward(self, images: Tensor) -> Tensor:
         """Logits (B, K) of images (B, C, H, W) in [0, 1]."""
         logits: Tensor = self.backbone((images - self.mean) / self.std).logits

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import cast
 
 import torch
@@ -24,6 +24,8 @@ __all__ = ["VARIANTS", "compile_model", "compiling", "lay_out", "resolve"]
 
 VARIANTS = 64
 """How many shapes of one function may be compiled; torch's own limit of 8 is soon met by a study."""
+AHEAD = "force_non_lazy_backward_lowering"
+"""What torch calls it to compile the way back together with the forward pass; versions before 2.11 may not have it."""
 
 
 def resolve(config: RunConfig, device: torch.device, *, processes: int) -> RunConfig:
@@ -66,15 +68,21 @@ def compiling(*, strictly: bool = False) -> Iterator[None]:
 
     And what was compiled for a network is not taken for another of its kind that has a hook, which it would leave out.
     What cannot be compiled, which shows at its first call, runs as written and is captured with the rest; the first of
-    it is announced. `strictly` it is an error, as where time is measured.
+    it is announced. `strictly` it is an error, as where time is measured. The way back is compiled at that call, too:
+    torch would do so at the first backward pass, where it is too late to run the forward pass as written.
     """
     import torch._dynamo
+    import torch._functorch.config as functorch
 
+    ahead = functorch.patch({AHEAD: True}) if hasattr(functorch, AHEAD) else nullcontext()
     log, announced = logging.getLogger("torch._dynamo.convert_frame"), _Announced()
     log.addFilter(announced)
     try:
-        with torch._dynamo.config.patch(
-            recompile_limit=VARIANTS, skip_nnmodule_hook_guards=False, suppress_errors=not strictly
+        with (
+            ahead,
+            torch._dynamo.config.patch(
+                recompile_limit=VARIANTS, skip_nnmodule_hook_guards=False, suppress_errors=not strictly
+            ),
         ):
             yield
     finally:

@@ -21,18 +21,22 @@ from torch import Tensor
 from ipg.config import RunConfig
 from ipg.data.names import is_own
 from ipg.files import leftovers, make_private, write_json, write_jsonl
+from ipg.methods import method_class
+from ipg.methods.options import option_defaults
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 
-__all__ = ["FIRST_STAGE", "FolderError", "RunFolder"]
+__all__ = ["FILES", "FIRST_STAGE", "MODEL", "FolderError", "RunFolder", "same_setting"]
 
 
 class FolderError(ValueError):
     """A folder that does not belong to this run, or is in use."""
 
 
+MODEL = "model.safetensors"
+"""What the trained weights are called in it."""
 FIRST_STAGE = "first_stage"
 """The folder inside a run's own in which the run that comes before it lives."""
-_FILES = ("data", "pairs", "weights", "start", "masks")
+FILES = ("data", "pairs", "weights", "start", "masks")
 """Settings that may name files, which have several names: what they hold is compared by its digests."""
 
 
@@ -42,7 +46,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config, self.metrics = path / "config.json", path / "metrics.jsonl"
-        self.checkpoint, self.model = path / "checkpoint.safetensors", path / "model.safetensors"
+        self.checkpoint, self.model = path / "checkpoint.safetensors", path / MODEL
         self.result, self.done = path / "result.json", path / "done"
         self.failure = path / "failure.json"
 
@@ -96,9 +100,10 @@ class RunFolder:
             raise FolderError(f"{error}. Name another folder, or delete this one.") from None
         if not all(isinstance(old.get(part), dict) for part in identity):
             raise FolderError(f"{self.config} is not of a run; name another folder")
-        before, now = RunConfig().flat() | old["config"], identity["config"]  # a setting that is newer had its default
+        now = identity["config"]
+        before = RunConfig().flat() | _options(now) | old["config"]  # a setting that is newer had its default
         there = origin.get("started_in") if isinstance(origin := old.get("origin"), dict) else None
-        keys = [key for key in {**old["config"], **now} if not _same(key, before.get(key), there, now.get(key))]
+        keys = [key for key in {**old["config"], **now} if not same_setting(key, before.get(key), there, now.get(key))]
         differing = [f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in keys]
         if not differing and old["data"] != identity["data"]:
             changed = [key for key in identity["data"] if old["data"].get(key) != identity["data"][key]]
@@ -186,9 +191,9 @@ class RunFolder:
         )
 
 
-def _same(key: str, before: Any, there: object, now: Any) -> bool:
+def same_setting(key: str, before: Any, there: object, now: Any) -> bool:
     """Whether a setting is as it was; of files also where `now`, seen from here, is what `before` was from `there`."""
-    if before == now or key not in _FILES or not (isinstance(before, str) and isinstance(now, str)):
+    if before == now or key not in FILES or not (isinstance(before, str) and isinstance(now, str)):
         return bool(before == now)
     if key == "data" and not (is_own(before) and is_own(now)):
         return False
@@ -219,6 +224,11 @@ def read_jsonl(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
     if not (rows or unfinished) or not all(isinstance(row, dict) for row in rows):
         raise FolderError(f"{path} is damaged: expected an object a line")
     return rows
+
+
+def _options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the method, with their defaults."""
+    return option_defaults(method_class(config["method"])) if "method" in config else {}
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from ipg.seeds import derive_seed
 from ipg.training.device import numerics, resolve_device
 from ipg.training.start import start_from
 
-__all__ = ["Materials", "features", "gather"]
+__all__ = ["Materials", "features", "found_file", "gather"]
 
 
 PHOTOGRAPH = 64
@@ -148,7 +148,7 @@ def gather(
         make = _maker(config, table, images)
         model = _network(config, table, images, make)
     if masks is None and to_train:
-        masks = kind.regions(config.with_changes(masks=config.masks and _found(config, config.masks)), table)
+        masks = kind.regions(config.with_changes(masks=config.masks and found_file(config, config.masks)), table)
     found = Materials(table, model, made.get("train"), made.get("validation"), named, masks, make)
     return found.transformed(kind.transform)
 
@@ -159,7 +159,7 @@ def _network(config: RunConfig, table: ImageTable, images: Tensor, make: Callabl
         torch.default_generator.manual_seed(derive_seed(config.seed, "model"))
         if make is not None:
             return make()
-        return start_from(config.with_changes(start=_found(config, str(config.start))), images, table.classes)
+        return start_from(config.with_changes(start=found_file(config, str(config.start))), images, table.classes)
 
 
 def _maker(config: RunConfig, table: ImageTable, images: Tensor) -> Callable[[], nn.Module] | None:
@@ -171,7 +171,7 @@ def _maker(config: RunConfig, table: ImageTable, images: Tensor) -> Callable[[],
         config.model or suited_model(table),
         channels=images.shape[1],
         classes=table.num_classes,
-        weights=config.weights and _found(config, config.weights),
+        weights=config.weights and found_file(config, config.weights),
         normalization=config.normalization,
         freeze=config.freeze,
         size=images.shape[-1],
@@ -189,7 +189,7 @@ def suited_model(table: ImageTable) -> str:
     return "small_cnn" if size < 28 else "mnist_cnn"
 
 
-def _found(config: RunConfig, file: str) -> str:
+def found_file(config: RunConfig, file: str) -> str:
     """A file as it is named, or else as it is named beside the data; so a study means the same on every machine."""
     if config.data_path is None or Path(file).exists():
         return file
@@ -199,7 +199,7 @@ def _found(config: RunConfig, file: str) -> str:
 
 def _read_pairs(config: RunConfig, table: ImageTable, *, guided: bool) -> dict[str, PairSet]:
     """The pairs of the file that `config` names, those of the training and those of the validation split."""
-    file = _found(config, str(config.pairs))
+    file = found_file(config, str(config.pairs))
     made = {split: _recalled_pairs(file, table, split) for split in ("train", "validation")}
     if not guided:
         made.pop("train")

@@ -20,9 +20,9 @@ from ipg.models.small import SmallNet
 from ipg.models.weights import read_weights
 from ipg.rationale import find_head
 from ipg.restarts import rate_after
-from ipg.training.folder import FolderError, read_json
+from ipg.training.folder import MODEL, FolderError, read_json
 
-__all__ = ["as_started", "check_images", "network_name", "start_from"]
+__all__ = ["as_started", "check_images", "network_name", "order_is_known", "start_from"]
 
 
 def as_started(config: RunConfig) -> RunConfig:
@@ -64,12 +64,7 @@ def start_from(config: RunConfig, images: Tensor, classes: Sequence[str]) -> nn.
             f"train a new head on those weights"
         )
     model = _load(config, start, images, classes=len(classes))
-    known = _record(start).get("classes")
-    if known is not None and list(known) != list(classes):
-        raise ValueError(
-            f"{start} tells {', '.join(known)} apart, the data {', '.join(classes)}: the classes and their order have "
-            f"to be the same, since its head is kept"
-        )
+    order_is_known(start, model, classes)
     head = model.head.out_channels if isinstance(model, BcosNet) else find_head(model).out_features
     ours = isinstance(model, SmallNet) and (head, len(classes)) == (1, 2)  # one logit, given as two
     if head != len(classes) and not ours:
@@ -82,6 +77,29 @@ def start_from(config: RunConfig, images: Tensor, classes: Sequence[str]) -> nn.
     if config.freeze:
         freeze(model)
     return model
+
+
+def order_is_known(start: str, model: nn.Module, classes: Sequence[str]) -> bool:
+    """Whether `start`, from which `model` is, says that its outputs are `classes` in this order.
+
+    A run says so, and a network that names its outputs as the data does; other names say nothing.
+
+    Raises:
+        ValueError: it says that they are others, or in another order.
+    """
+    file = Path(start.rpartition("@")[2])  # also of a network of a library's
+    kept = _record(start if file.name != MODEL else str(file.parent)).get("classes")
+    told = kept if kept is not None else getattr(model, "classes", None)
+    known = [str(name) for name in told] if isinstance(told, list | tuple) else []
+    alike = [name.casefold() for name in known] == [name.casefold() for name in classes]
+    if known == list(classes) or (kept is None and alike):
+        return True
+    if kept is not None or {name.casefold() for name in known} == {name.casefold() for name in classes}:
+        raise ValueError(
+            f"{start} tells {', '.join(known)} apart, the data {', '.join(classes)}: the classes and their order have "
+            f"to be the same, since its head is kept"
+        )
+    return False
 
 
 def network_name(config: RunConfig, model: nn.Module) -> str | None:

@@ -111,9 +111,14 @@ def one_class_predicted(log: RunLog) -> Finding | None:
 def one_class_remedy(log: RunLog) -> str:
     """What to do about a network that gives every image the same class."""
     alpha = "; raise alpha, too, if the task loss does not fall" if log.guided else ""
-    change = f"the learning rate up or change it ({log.config.get('learning_rate')}), and {longer(log)}{alpha}."
+    rate = log.config.get("learning_rate")
+    return _after_weights(log, f"warm the learning rate up or change it ({rate}), and {longer(log)}{alpha}.")
+
+
+def _after_weights(log: RunLog, remedy: str) -> str:
+    """What to do, as a sentence: first of all about random weights, where they are the likelier cause."""
     weights = _weights_remedy(log)
-    return f"{weights}; or warm {change}" if weights else f"Warm {change}"
+    return f"{weights}; or {remedy}" if weights else f"{remedy[0].upper()}{remedy[1:]}"
 
 
 def _weights_remedy(log: RunLog) -> str:
@@ -168,9 +173,7 @@ def _at_chance(log: RunLog) -> bool:
 def _chance_remedy(log: RunLog) -> str:
     """What to do about a task that is not learnt at all."""
     alpha = "; if --method erm learns the task and this run does not, raise alpha" if log.guided else ""
-    change = f"another learning rate, or {longer(log)}; check labels and images{alpha}."
-    weights = _weights_remedy(log)
-    return f"{weights}; or use {change}" if weights else f"Use {change}"
+    return _after_weights(log, f"use another learning rate, or {longer(log)}; check labels and images{alpha}.")
 
 
 def _split(log: RunLog) -> float:

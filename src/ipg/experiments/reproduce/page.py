@@ -21,7 +21,7 @@ from ipg.experiments.reproduce.figures import Drawing, drawings_of, search_drawi
 from ipg.experiments.reproduce.plan import Reproduction, load_reproduction
 from ipg.experiments.reproduce.rows import Measured, all_rows, measure
 from ipg.experiments.reproduce.runtime import step_table, with_cost
-from ipg.experiments.reproduce.search import found_settings, search_rows, search_table
+from ipg.experiments.reproduce.search import search_table
 from ipg.experiments.reproduce.table import FACTORS, table_of
 from ipg.report.figures.drawing import standalone
 
@@ -93,8 +93,7 @@ def _section(reproduction: Reproduction, results: Path, folder: str) -> tuple[st
         parts.append(f"![{reproduction.title}](../{results.name}/{reproduction.name}/{picture.name})")
     if reproduction.kind == "search":
         home = results / reproduction.name
-        found = found_settings(reproduction, home)
-        parts.append(search_table(reproduction, found, search_rows(reproduction, home)).markdown())
+        parts.append(search_table(reproduction, home).markdown())
         if drawings := search_drawings(reproduction, home):
             parts.append("What each trial was worth, over every setting that was searched for; the best in blue:")
     shown = [f"![{drawing.alt}]({folder}/{stem}.svg)" for stem, drawing in drawings.items()]

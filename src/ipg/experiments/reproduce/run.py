@@ -222,7 +222,7 @@ def _galleries(reproduction: Reproduction, place: Place, folder: Path) -> Writte
 
 def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
     from ipg.experiments.reproduce.figures import search_drawings
-    from ipg.experiments.reproduce.search import found_settings, search_rows, search_settings, search_table
+    from ipg.experiments.reproduce.search import search_settings, search_table
 
     home = place.results / reproduction.name
     machine: dict[str, Any] = {name: getattr(place, name) for name in ("workers", "device", "engine", "console")}
@@ -239,7 +239,7 @@ def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
             over = not whole
         except DataError as error:
             place.say(f"not run: {dataset}, for {error}")
-    table = search_table(reproduction, found_settings(reproduction, home), search_rows(reproduction, home))
+    table = search_table(reproduction, home)
     figures = {stem: drawing.svg for stem, drawing in search_drawings(reproduction, home).items()}
     return Written(folder, _write(reproduction, folder, table, figures), left=over)
 

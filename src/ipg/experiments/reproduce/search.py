@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,9 +19,11 @@ from ipg.experiments.reproduce.plan import Reproduction, shared, title_of
 from ipg.experiments.reproduce.rows import data_obstacle, obstacle
 from ipg.experiments.reproduce.table import RULES
 from ipg.experiments.search.result import origin_of
+from ipg.experiments.search.trial import WORST
 from ipg.experiments.store import read_rows
 from ipg.experiments.tables.rows import check_provenance
 from ipg.experiments.tables.text import commit_text, origin
+from ipg.words import number_of
 
 __all__ = [
     "VARIED", "Searched", "found_settings", "in_short", "papers_settings", "search_rows", "search_settings",
@@ -120,13 +123,15 @@ def search_settings(
     return bool(found.count("complete", "wrong", "pruned") >= reproduction.settings["trials"])
 
 
-def search_table(
-    reproduction: Reproduction, found: Mapping[str, Searched | None], rows: Mapping[str, Sequence[Row]]
-) -> Table:
-    """Two lines a data set: the paper's settings, and those found, of how many trials and with what score.
+def search_table(reproduction: Reproduction, folder: Path) -> Table:
+    """Two lines a data set: the paper's settings, and those found in `folder`, of how many trials, with what score.
 
-    Of the small version, whose data are others, those found alone. `rows` are the trials, which say where that was.
+    Of the small version, whose data are others, those found alone. The rows of the trials say where that was.
+
+    Raises:
+        ProvenanceError: a row does not say where it comes from.
     """
+    found, rows = found_settings(reproduction, folder), search_rows(reproduction, folder)
     lines: list[tuple[str, ...]] = []
     records: list[dict[str, Any]] = []
 
@@ -134,7 +139,7 @@ def search_table(
         """A line and its record; `rows` are told of ours alone."""
         ours = [] if whose == PAPER else rows.get(dataset, ())
         data = title_of(shared()["quick"]["data"][dataset] if reproduction.quick else dataset)
-        done = "" if settings else "not run"
+        done = "" if settings else _in_vain(ours, folder / dataset)
         values = {name: settings.get(name) for name in SETTINGS}
         told = NONE if score is None else f"{100 * score:.1f}"
         lines.append((data, whose, *map(in_short, values.values()), in_short(trials), told, done))
@@ -157,13 +162,27 @@ def search_table(
         if not reproduction.quick:
             own = reproduction.settings.get("paper", {}).get(dataset, {})
             add(PAPER, dataset, shared()["protocols"]["paper"][dataset] | own, PAPERS_TRIALS, None)
-        known = Searched({}, None, None) if best is None else best
+        known = Searched({}, len(rows[dataset]) or None, None) if best is None else best
         whose = "ours, quick version" if reproduction.quick else "ours"
         add(whose, dataset, known.settings, known.trials, known.score)
     head = ("data", "settings", *(name.replace("_", " ") for name in SETTINGS), "trials", "score", "")
     trials = [row for dataset in found for row in rows.get(dataset, ())]
     notes = [_note(reproduction), *_selection(reproduction, found), *([f"{origin(trials)}."] if trials else [])]
     return Table(head, tuple(lines), tuple(notes), records=tuple(records))
+
+
+def _in_vain(rows: Sequence[Row], folder: Path) -> str:
+    """What became of a search that has found no settings, from its trials that have ended."""
+    if not rows:
+        return "begun, but no trial has ended" if folder.is_dir() else "not run"
+    if any((row.get("value") or WORST) > WORST for row in rows if row.get("state") == "complete"):
+        return "no settings written yet; run it again"
+    ends = Counter(row.get("state") for row in rows)
+    told = [f"{ends['wrong']} went wrong"] if ends["wrong"] else []
+    told += [f"{ends['pruned']} {'was' if ends['pruned'] == 1 else 'were'} given up"] if ends["pruned"] else []
+    why = f" ({', '.join(told)})" if told else ""
+    lacks = "was worth more than 0" if ends["complete"] else "came to its end"
+    return f"in vain: of {number_of(len(rows), 'trial')} none {lacks}{why}"
 
 
 def _selection(reproduction: Reproduction, found: Mapping[str, Searched | None]) -> list[str]:
