@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import ipg.rationale as rationales
 
-__all__ = ["COLLAPSE_TOLERANCE", "Comparison", "compare", "compiled", "is_compiled"]
+__all__ = ["COLLAPSE_TOLERANCE", "Comparison", "compare", "compiled", "embed", "is_compiled"]
 
 COLLAPSE_TOLERANCE = 1e-3
 """How near alignment must come to 0, and uniformity to its maximum, in units of the margin, to count as collapsed."""
@@ -40,6 +40,13 @@ class Comparison(NamedTuple):
     """Whether images of different labels are next to nothing apart, as the margin goes, a scalar."""
     flat: Tensor
     """Whether they stand on one point, as its distance from the origin goes, a scalar."""
+
+
+def embed(distance: str, features: Tensor, logits: Tensor, weight: Tensor) -> Tensor:
+    """What is compared, (2n, ·), in single precision or better: rationales as scaled features, features or logits."""
+    if distance == "rationale":
+        return rationales.scaled_features(features, weight)
+    return rationales.full_precision(features if distance == "features" else logits)
 
 
 def compare(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["check_cleared", "check_reach", "global_norm", "reaches_all", "set_gradients", "widest"]
+__all__ = ["add_gradients", "check_cleared", "check_reach", "global_norm", "reaches_all", "set_gradients", "widest"]
 
 
 def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
@@ -29,6 +29,16 @@ def set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | Non
         usable = gradient.stride() == parameter.stride() and memory not in taken
         parameter.grad = gradient if usable else torch.empty_like(parameter).copy_(gradient)
         taken.add(memory)
+
+
+def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Add `gradients` to what is in `.grad` already, in place; a parameter that has none takes its own."""
+    found = [(p, g) for p, g in zip(parameters, gradients, strict=True) if g is not None]
+    both = [(p.grad, g) for p, g in found if p.grad is not None]
+    if both:
+        torch._foreach_add_([grad for grad, _ in both], [gradient for _, gradient in both])
+    alone = [(p, g) for p, g in found if p.grad is None]
+    set_gradients([p for p, _ in alone], [g for _, g in alone])
 
 
 def reaches_all(output: object, parameters: Sequence[Tensor]) -> bool:

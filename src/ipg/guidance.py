@@ -35,29 +35,20 @@ from torch import Tensor, nn
 
 import ipg.rationale as rationales
 from ipg.collectives import Group, find_peers, unreduced
-from ipg.comparison import Comparison, compare, compiled, is_compiled
+from ipg.comparison import Comparison, compare, compiled, embed, is_compiled
 from ipg.condition import TaskScale, task_scale
 from ipg.gradients import check_cleared, check_reach, global_norm, set_gradients, widest
 from ipg.modes import Modes
 from ipg.pace import Every, FollowingPace, Pace
 from ipg.paired import DrawsPairs, Pairs, check_kind, check_replicas, check_shard, gather_pairs
-from ipg.records import Correction, Report, Spread, Terms, plain_report
+from ipg.records import Correction, Report, Spread, Terms, keep_correction, keep_pairs, plain_report
 from ipg.settings import check_head, check_optimizer, check_settings, parse_margin, takes, warn_of_others
-from ipg.watch import CORRECTIVE, TASK, CollapseError, NonFiniteError, Watch, count_collapse, count_norm
+from ipg.watch import TASK, CollapseError, NonFiniteError, Watch, count_norm
 
 __all__ = [
-    "CollapseError",
-    "Correction",
-    "DrawsPairs",
-    "Guidance",
-    "NonFiniteError",
-    "Pairs",
-    "Report",
-    "Spread",
-    "TaskScale",
-    "Terms",
-    "task_scale",
-]
+    "CollapseError", "Correction", "DrawsPairs", "Guidance", "NonFiniteError", "Pairs", "Report", "Spread", "TaskScale",
+    "Terms", "task_scale",
+]  # fmt: skip
 
 
 class Guidance:
@@ -227,7 +218,7 @@ class Guidance:
                 "gradients are already accumulated: correct before the first backward of an iteration, after "
                 "optimizer.zero_grad(set_to_none=True); to accumulate, run backward between correct and rescale"
             )
-        self._hold_batch_norm()
+        self._modes.hold()
 
     def _iterate(self, pairs: Pairs | DrawsPairs) -> None:
         """Correct when it is due, and count the iteration: one that is refused is none."""
@@ -307,7 +298,7 @@ class Guidance:
                 "the head's weight is sharded again once it has run: call fully_shard on the blocks before the head "
                 "and on the whole model, not on the head itself, and leave reshard_after_forward of the whole as it is"
             )
-        embedded = _EMBEDDINGS[self.distance](features, logits, weight)
+        embedded = embed(self.distance, features, logits, weight)
         differ = rationales.disagreeing(logits[:n].detach(), logits[n:].detach())  # (n,)
         label = pairs.label
         if self.peers.size > 1:
@@ -320,7 +311,7 @@ class Guidance:
         found: Comparison = self._run(compare)(
             embedded, label, differ, self._margin.clone(), relative=self._relative, jitter=self.jitter, noise=noise
         )
-        self._run(_note_pairs)(self._margin, self._spread, self.watch.counters, self.watch.widest, found)
+        self._run(keep_pairs)(self._margin, self._spread, self.watch.counters, self.watch.widest, found)
         align = found.alignment
         if self.peers.sharded:
             align = align + 0 * logits.sum()  # FSDP's backward pass begins where gradients enter the model's output
@@ -347,7 +338,7 @@ class Guidance:
         self._clear()
         check_cleared(self.optimizer, parameters)
         torch.clear_autocast_cache()  # inside the caller's autocast the task batch would meet the weights of before
-        self._run(_note_correction)(self._values, self.watch.counters, [term.detach() for term in terms], norm)
+        self._run(keep_correction)(self._values, self.watch.counters, [term.detach() for term in terms], norm)
 
     def _gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
         if not loss.requires_grad:
@@ -401,9 +392,6 @@ class Guidance:
         """`function`, compiled where the model is."""
         return compiled(function) if self._compiled else function
 
-    def _hold_batch_norm(self) -> None:
-        self._modes.hold()
-
     def close(self) -> None:
         """Leave the model as a plain network: no hook at its head, BatchNorm as `model.train()` says."""
         self.tap.remove()
@@ -447,31 +435,12 @@ class Guidance:
             raise ValueError(f"this is not the state of a Guidance: missing or unknown {sorted(unknown)}")
         self.iteration = int(state["iteration"])
         self._values.copy_(state["correction"])
-        if self._relative is not None and state.get("relative", self._relative) == self._relative:
-            self._margin.copy_(state["margin"])
+        if self._relative is not None:
+            same = state.get("relative", self._relative) == self._relative
+            self._margin.copy_(state["margin"] if same else torch.tensor(math.nan))
         self.pace.load_state_dict(state.get("pace", {}))
         self.watch.load_state_dict({name.removeprefix("watch."): value for name, value in state.items()})
 
 
 _MAY_LACK = {"pace", "relative", "watch.widest"}
 """What states of another pace, and of before it was kept, lack."""
-
-_EMBEDDINGS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "rationale": lambda features, logits, weight: rationales.scaled_features(features, weight),
-    "features": lambda features, logits, weight: rationales.full_precision(features),
-    "logits": lambda features, logits, weight: rationales.full_precision(logits),
-}
-
-
-def _note_pairs(margin: Tensor, spread: Tensor, counters: Tensor, widest: Tensor, found: Comparison) -> None:
-    """Keep on the device what a batch of pairs has shown."""
-    margin.copy_(found.margin)
-    spread.copy_(found.spread)
-    count_collapse(counters, widest, found.spread[1], found.near, found.flat)
-
-
-def _note_correction(values: Tensor, counters: Tensor, terms: Sequence[Tensor], norm: Tensor) -> None:
-    """Keep a correction on the device, the last one where this one's gradient is not finite."""
-    fresh = torch.stack([*terms, norm]).to(values.dtype)
-    values.copy_(torch.where(torch.isfinite(norm), fresh, values))
-    count_norm(counters, norm, CORRECTIVE)

@@ -107,7 +107,7 @@ def verify_head(model: nn.Module, head: nn.Linear, logits: Tensor, output: objec
         logits: what that put out, (B, K).
         output: what the model returned in the same forward pass. A tensor, or `logits` in an object or a dict, must
             have as many columns as the head; of anything else nothing can be said. One number a row may stand for
-            one logit or for two.
+            one logit or for two, and one logit may be given as two, (0, o).
     """
     named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     returned = output if isinstance(output, Tensor) else named
@@ -116,7 +116,7 @@ def verify_head(model: nn.Module, head: nn.Linear, logits: Tensor, output: objec
     if returned.ndim == 1 and head.out_features <= 2:
         return
     columns = 1 if returned.ndim == 1 else returned.shape[1]
-    if columns != head.out_features:
+    if columns != head.out_features and (head.out_features, columns) != (1, 2):
         raise HeadNotFoundError(
             f"the head, {_described(unwrap(model), head)}, puts out {head.out_features} columns where the model "
             f"returns {columns}: it is not the layer that produces the logits. Pass the one that does as head=."

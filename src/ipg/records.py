@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Correction", "Report", "Spread", "Terms", "plain_report"]
+from ipg.comparison import Comparison
+from ipg.watch import CORRECTIVE, count_collapse, count_norm
+
+__all__ = ["Correction", "Report", "Spread", "Terms", "keep_correction", "keep_pairs", "plain_report"]
 
 
 class Terms(NamedTuple):
@@ -86,3 +90,17 @@ def plain_report(loss: Tensor) -> Report:
     """The report of a step without pairs: the task gradient as it is, the rest unknown."""
     unknown, no = loss.new_full((5,), math.nan), loss.new_zeros(3, dtype=torch.bool)
     return Report._make([loss, *unknown, loss.new_ones(()), *no])
+
+
+def keep_pairs(margin: Tensor, spread: Tensor, counters: Tensor, widest: Tensor, found: Comparison) -> None:
+    """Keep on the device what a batch of pairs has shown."""
+    margin.copy_(found.margin)
+    spread.copy_(found.spread)
+    count_collapse(counters, widest, found.spread[1], found.near, found.flat)
+
+
+def keep_correction(values: Tensor, counters: Tensor, terms: Sequence[Tensor], norm: Tensor) -> None:
+    """Keep a correction on the device, the last one where this one's gradient is not finite."""
+    fresh = torch.stack([*terms, norm]).to(values.dtype)
+    values.copy_(torch.where(torch.isfinite(norm), fresh, values))
+    count_norm(counters, norm, CORRECTIVE)

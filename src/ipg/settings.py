@@ -37,12 +37,17 @@ def check_settings(
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Raise a ValueError where a step needs a closure."""
+    """Raise a ValueError where a step needs a closure, or climbs."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ValueError(
             f"{type(optimizer).__name__}.step needs a closure, which it may call several times; guidance makes "
             f"two plain updates an iteration. Use an optimizer that steps without one, e.g. Adam or SGD."
+        )
+    if any(group.get("maximize") for group in optimizer.param_groups):
+        raise ValueError(
+            f"{type(optimizer).__name__} climbs (maximize=True), and with it a correction would push the members of "
+            f"pairs apart: minimise the negative of what you maximise."
         )
 
 

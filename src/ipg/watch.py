@@ -54,6 +54,8 @@ class Watch:
 
     def __init__(self, device: torch.device) -> None:
         self.counters = torch.tensor([0, -1, 0, 0, 0, 0], device=device)
+        """Iterations; the first with a gradient that was not finite, -1 while there is none; such gradients; collapses
+        in a row; such gradients in a row, of each kind of update."""
         self.widest = torch.zeros((), device=device)
         """The largest mean distance between images of different labels that a correction has found."""
 
@@ -61,11 +63,6 @@ class Watch:
     def iteration(self) -> Tensor:
         """Iterations so far."""
         return self.counters[0]
-
-    @property
-    def first_non_finite(self) -> Tensor:
-        """The first iteration with a gradient that was not finite; -1 while there is none."""
-        return self.counters[1]
 
     @property
     def non_finite(self) -> Tensor:

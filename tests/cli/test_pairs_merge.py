@@ -98,6 +98,25 @@ def test_a_manifest_that_does_not_say_its_data_is_merged_where_it_is_named(
     assert [row["first"] for row in read("both/manifest.csv")] == ["data:images/00.png", "data:images/02.png"]
 
 
+def test_an_image_that_is_the_second_of_a_pair_has_one_too(ipg, shapes: tuple[str, ...]) -> None:
+    """Of pairs whose members are both of the data set no image comes twice, whichever member it is."""
+    Path("own").mkdir()
+    Image.new("RGB", (32, 32), (9, 9, 7)).save("own/a.png")
+    rows = [
+        "data:images/00.png,data:images/02.png,disc,train",
+        "data:images/02.png,data:images/08.png,disc,train",
+        "data:images/08.png,data:images/00.png,disc,train",
+        "data:images/02.png,a.png,disc,train",
+        "data:images/08.png,a.png,disc,train",
+    ]
+    for number, row in enumerate(rows):
+        Path(f"own/{number}.csv").write_text(f"first,second,label,split\n{row}\n", encoding="utf-8")
+    files = [f"own/{number}.csv" for number in range(len(rows))]
+    done = ipg("pairs", "merge", *files, "--data", "shapes/labels.csv", "--output", "both")
+    assert (done.code, done.err) == (0, "")
+    assert [row["first"] for row in read("both/manifest.csv")] == ["data:images/00.png", "data:images/08.png"]
+
+
 @pytest.mark.parametrize(
     ("row", "says"),
     [

@@ -51,6 +51,18 @@ def test_optimizers_that_need_a_closure_are_refused(toys: ModuleType) -> None:
         Guidance(model, torch.optim.LBFGS(model.parameters()))
 
 
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_optimizers_that_climb_are_refused(toys: ModuleType, kind: type[torch.optim.Optimizer]) -> None:
+    """They would push the members of pairs apart, in one group of parameters as well as in all."""
+    model = toys.mlp()
+    with pytest.raises(ValueError, match=rf"{kind.__name__} climbs \(maximize=True\).* minimise the negative"):
+        Guidance(model, kind(model.parameters(), lr=0.1, maximize=True))
+    head = {"params": model[-1].parameters(), "maximize": True}
+    with pytest.raises(ValueError, match="climbs"):
+        Guidance(model, kind([{"params": model[:-1].parameters()}, head], lr=0.1))
+    Guidance(model, kind(model.parameters(), lr=0.1))
+
+
 def test_optimizers_that_know_no_closure_are_welcome(toys: ModuleType) -> None:
     class Plain(torch.optim.SGD):
         def step(self) -> None:  # type: ignore[override]

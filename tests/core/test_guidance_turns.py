@@ -156,7 +156,8 @@ def test_step_without_pairs_is_plain_training_bit_for_bit(toys: ModuleType, name
     guide.correct(toys.pairs(dtype=torch.float32))  # nothing is left behind that a correction would refuse
 
 
-def test_settings_are_those_of_the_object_that_loads_a_state(toys: ModuleType) -> None:
+@pytest.mark.parametrize("used", [False, True])
+def test_settings_are_those_of_the_object_that_loads_a_state(toys: ModuleType, used: bool) -> None:
     """A margin that was given is a setting; one that was measured belongs to the run, as long as it is asked for."""
 
     def margin(saved: float | str, asked: float | str) -> tuple[float, float]:
@@ -164,6 +165,8 @@ def test_settings_are_those_of_the_object_that_loads_a_state(toys: ModuleType) -
         guide = Guidance(model, toys.build(model), margin=saved)
         guide.correct(toys.pairs())
         other = Guidance(model, toys.build(model), margin=asked)
+        if used:
+            other.correct(toys.pairs(seed=3))
         other.load_state_dict(guide.state_dict())
         return guide.margin.item(), other.margin.item()
 

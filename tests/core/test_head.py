@@ -120,6 +120,7 @@ def test_a_hidden_layer_before_a_single_squeezed_logit_is_refused(toys: ModuleTy
     ("classes", "answer"),
     [
         (1, lambda logits: logits.squeeze(1)),
+        (1, lambda logits: F.pad(logits, (1, 0))),
         (2, lambda logits: logits[:, 1] - logits[:, 0]),
         (3, lambda logits: (logits, logits.sum())),
         (3, lambda logits: {"scores": logits}),
@@ -128,7 +129,7 @@ def test_a_hidden_layer_before_a_single_squeezed_logit_is_refused(toys: ModuleTy
         (3, lambda logits: logits.reshape(2, -1, 3)),
         (3, lambda logits: None),
     ],
-    ids=["squeezed", "margin", "tuple", "dict", "object", "log-probabilities", "reshaped", "nothing"],
+    ids=["squeezed", "given as two", "margin", "tuple", "dict", "object", "log-probabilities", "reshaped", "nothing"],
 )
 def test_what_cannot_be_compared_or_is_made_of_the_logits_passes(
     toys: ModuleType, classes: int, answer: Callable[[Tensor], Any]

@@ -48,6 +48,10 @@ def test_the_page_of_a_method(repo_root: Path, name: str) -> None:
     assert re.search(r"^(```|    \S)", text, re.MULTILINE)  # a formula
     for part in ("needs", "cost"):
         assert re.search(rf"(\*\*{part}\*\*|^\| {part} \|)", text, re.MULTILINE | re.IGNORECASE)
+    plain = " ".join(text.split())
+    assert re.search(r"\bsearch(es)? (also )?(looks?|tries)\b", plain)  # its space
+    assert re.search(r"\*\*Differs from", plain)
+    assert f"Source: [{Path(inspect.getfile(METHODS[name])).name}]" in plain
     defaults = option_defaults(METHODS[name])
     assert [option for option in defaults if f"`{option}`" not in text] == []
     for option, default in re.findall(r"^\| `(\w+)` \| (\S+) \|", text, re.MULTILINE):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ipg.data.table import ImageTable
 from ipg.evaluation import groups
 from ipg.evaluation.confidence import confidence_metrics
-from ipg.evaluation.groups import evaluate, evaluating, evaluation_batch, group_metrics, logits, predict
+from ipg.evaluation.groups import evaluate, evaluating, evaluation_batch, group_metrics, is_constant, logits, predict
 from ipg.models import build_model
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state")
@@ -246,3 +246,13 @@ def test_a_gpu_is_given_photographs_as_many_at_a_time_whatever_their_number(
     alone = torch.cat([logits(Brightest(lambda said: said), one[None]) for one in images])
     assert torch.equal(logits(Brightest(note), images), alone)
     assert seen == given
+
+
+def test_one_answer_for_all_images_is_told_from_images_of_one_class(make_table: Callable[..., ImageTable]) -> None:
+    table = make_table()
+    always = torch.ones_like(table.label)
+    assert is_constant(group_metrics(always, table))
+    assert not is_constant(group_metrics(table.label, table))
+    one_class = table.take(table.label == 1)
+    assert not is_constant(group_metrics(torch.ones_like(one_class.label), one_class))
+    assert is_constant(group_metrics(torch.zeros_like(one_class.label), one_class))

@@ -61,6 +61,7 @@ def test_pairs_multiplies_balanced_accuracy_and_agreement() -> None:
     ]
     assert select("pairs", rows) == 2
     assert select("pairs", [rows[0], rows[1], rows[4]]) == 2
+    assert [SELECTIONS["pairs"](each) for each in rows[:3]] == [(0.5,), pytest.approx((0.1,)), pytest.approx((0.72,))]
 
 
 @pytest.mark.parametrize("rule", ["training_environments", "worst_group", "pairs"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ipg.config import RunConfig
+from ipg.data.table import ImageTable
 from ipg.methods import METHODS, Method, Setup, method_class, parse_options
+from ipg.methods.base import NEEDS
 from ipg.methods.options import option, option_defaults
 from ipg.methods.space import Choice
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
@@ -31,13 +35,25 @@ LOOP: dict[str, dict[str, Any]] = {"ncm": {"model": "linear"}}
 """Settings without which a method cannot run."""
 
 
+NEEDED: dict[str, list[str]] = {
+    "pairs": ON_PAIRS,
+    "shortcut rule": KNOWING,
+    "environments": ["irm", "vrex", "fishr", "coral", "meta_irm"],
+    "groups": ["groupdro", "rwg", "subg", "dkt"],
+    "validation groups": ["dfr"],
+    "masks": ["epg", "gals_mask"],
+    "attention": ["gals"],
+}
+"""What methods cannot do without; those that are not named need labels alone."""
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_names_and_summaries(name: str) -> None:
     kind = method_class(name)
     assert kind.name == name
     assert kind.summary.endswith(".")
-    assert ("pairs" in kind.needs) == (name in ON_PAIRS)
-    assert ("shortcut rule" in kind.needs) == (name in KNOWING)
+    assert kind.needs == {need for need, names in NEEDED.items() if name in names}
+    assert NEEDED.keys() == NEEDS.keys()
 
 
 def test_unknown_method() -> None:
@@ -235,6 +251,55 @@ def test_an_epoch_of_the_one_loop(name: str, one_epoch: Any) -> None:
     assert not any(module._forward_hooks for module in outcome.model.modules())
 
 
+@pytest.fixture
+def shortcut_table(make_table: Callable[..., ImageTable]) -> ImageTable:
+    """Three classes, each of one colour in training: three of the six groups have training images."""
+    table = make_table()
+    label = torch.arange(len(table)) % 3
+    trained = table.split == table.splits.index("train")
+    attribute = torch.where(trained, label % 2, table.attribute)
+    row = torch.arange(len(table))
+    images = torch.zeros_like(table.images)
+    images[row, attribute] = table.images.amax(dim=1)
+    return replace(
+        table, images=images, label=label, attribute=attribute, content=label, classes=("none", "some", "all")
+    )
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_groups_without_training_images_are_handled_or_refused(
+    name: str, one_epoch: Any, shortcut_table: ImageTable
+) -> None:
+    if name == "dkt":
+        with pytest.raises(ValueError, match="no class has training images of two: take a method that needs no groups"):
+            one_epoch(name, table=shortcut_table)
+        return
+    outcome = one_epoch(name, table=shortcut_table, **LOOP.get(name, {}))
+    row = outcome.rows[-1]
+    assert math.isfinite(outcome.rows[0]["train"]["task_loss"])
+    assert 0 <= row["test"]["worst_group"] <= row["test"]["average"] <= 1
+    assert len(row["test"]["groups"]) == 6
+    assert all(torch.isfinite(value).all() for value in outcome.model.state_dict().values())
+
+
+ONE_LOGIT_REFUSED = {
+    "eva_e": "method 'eva_e' needs a last layer with an output for each class",
+    "ncm": "method 'ncm' trains a head on frozen features, and its features would change",
+}
+"""What is said where a network tells two classes apart by one logit, or may not learn."""
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_network_with_one_logit_is_trained_or_refused(name: str, one_epoch: Any) -> None:
+    if name in ONE_LOGIT_REFUSED:
+        with pytest.raises(ValueError, match=ONE_LOGIT_REFUSED[name]):
+            one_epoch(name, model="irm_mlp_83")
+        return
+    outcome = one_epoch(name, model="irm_mlp_83")
+    assert outcome.model.head.out_features == 1
+    assert math.isfinite(outcome.rows[0]["train"]["task_loss"])
+
+
 @pytest.mark.parametrize("name", ON_NUMBERS)
 def test_closing_leaves_no_hook(name: str, toy: Any) -> None:
     model = toy.network()
@@ -279,6 +344,47 @@ def test_pairs_are_drawn_more_rarely_while_they_agree(name: str, options: dict[s
         if source.count == 3:
             assert 0 < told.get("disagreement", torch.ones(())).item() <= 1
     assert due == [0, 1, 3, 7, 8, 10]  # the third was at 3, and the next one heard of it
+
+
+class Noise(nn.Module):
+    """Noise in train mode that leaves no trace in the graph: run again in another mode, values alone would differ."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x) if self.training else x
+
+
+class Checkpointed(nn.Module):
+    """Layers that run again in the backward pass, or not."""
+
+    def __init__(self, layer: nn.Module, *, checkpointed: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.checkpointed = checkpointed
+        self.body = nn.Sequential(nn.Linear(6, 5), layer, nn.Tanh(), nn.Linear(5, 5), nn.Tanh()).double()
+        self.fc = nn.Linear(5, 3).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = checkpoint(self.body, x, use_reentrant=False) if self.checkpointed else self.body(x)
+        logits: Tensor = self.fc(features)
+        return logits
+
+
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in GUIDED), ("joint", {"order": "sum"})])
+@pytest.mark.parametrize("layer", [Noise, lambda: nn.Dropout(0.5)], ids=["noise", "dropout"])
+def test_checkpointed_layers_are_trained_like_plain_ones(
+    name: str, options: dict[str, Any], layer: Any, toy: Any
+) -> None:
+    """Pairs run without noise, also where their layers run again in the backward pass."""
+    ends = []
+    for checkpointed in (False, True):
+        model = Checkpointed(layer(), checkpointed=checkpointed).train()
+        method = toy.method(name, model, options=options)
+        torch.manual_seed(2)
+        for number in range(3):
+            method.step(toy.batch(number))
+        assert all(module.training for module in model.modules())
+        ends.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+    torch.testing.assert_close(*ends, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", ON_NUMBERS)

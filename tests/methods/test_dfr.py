@@ -10,14 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
 from ipg.evaluation.features import features
+from ipg.methods import Setup
 from ipg.methods.dfr import STRENGTHS, Dfr, balanced, some_of_all
 from ipg.methods.sparse_logistic import sparse_logistic
+from ipg.models import build_model
 from ipg.rationale import find_head
 from ipg.seeds import derive_seed
 from ipg.training.loop import train
@@ -107,12 +109,59 @@ def test_the_head_is_the_mean_of_fits_on_standardised_features(config: RunConfig
     assert any(torch.equal(found, fit) for fit in fits)
 
 
+def test_a_single_logit_is_the_difference_of_two(config: RunConfig, table: ImageTable) -> None:
+    """One network with a logit o, given as (0, o), and its twin with a logit a class: the same features are fitted."""
+    single = build_model("irm_mlp_83", channels=2, classes=2, size=table.images.shape[-1])
+    twin = copy.deepcopy(single)
+    twin.head = nn.Linear(83, 2)
+    heads = []
+    for model in (single, twin):
+        method = Dfr(Setup(model, torch.optim.SGD(model.parameters()), nn.CrossEntropyLoss(), config,
+                           validation=table.part("validation")))  # fmt: skip
+        method.refit(model, table.part("validation"))
+        heads.append(find_head(model))
+    torch.testing.assert_close(heads[0].weight[0], heads[1].weight[1] - heads[1].weight[0], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(heads[0].bias[0], heads[1].bias[1] - heads[1].bias[0], atol=1e-6, rtol=1e-5)
+    assert heads[0].weight.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "message"), [("xdnn_small_cnn", "'dfr' fits a bias, and"), ("bcos_small_cnn", "no linear head found")]
+)
+def test_a_head_that_cannot_be_fitted_is_refused_before_training(
+    config: RunConfig, table: ImageTable, model: str, message: str
+) -> None:
+    config = config.with_changes(model=model)
+    materials = gather(config, table=table)
+    before = {name: value.clone() for name, value in materials.model.state_dict().items()}
+    with pytest.raises(ValueError, match=message):
+        train(config, materials)
+    assert all(torch.equal(value, before[name]) for name, value in materials.model.state_dict().items())
+
+
 def test_it_is_resumed_and_repeated(config: RunConfig, table: ImageTable, tmp_path: Path) -> None:
     one, other = (train(config, gather(config, table=table), folder=tmp_path / name) for name in ("a", "b"))
     again = train(config, gather(config, table=table), folder=tmp_path / "a")
     for outcome in (other, again):
         assert outcome.rows[-1]["test"] == one.rows[-1]["test"]
         assert all(torch.equal(v, one.model.state_dict()[n]) for n, v in outcome.model.state_dict().items())
+
+
+@pytest.mark.parametrize("smallest", [1, 2])
+def test_every_group_has_an_image_to_fit_and_one_to_judge_by(
+    config: RunConfig, table: ImageTable, smallest: int
+) -> None:
+    validation = table.split == table.splits.index("validation")
+    rarest = torch.nonzero(validation & (table.group == 1)).flatten()
+    kept = torch.ones(len(table), dtype=torch.bool).index_fill_(0, rarest[smallest:], False)
+    small = table.take(kept)
+    config = config.with_changes(epochs=1)
+    if smallest == 1:
+        with pytest.raises(ValueError, match="'dfr' splits the validation images of every group in two, and the small"):
+            train(config, gather(config, table=small))
+        return
+    assert len(rarest) > 2
+    assert train(config, gather(config, table=small)).rows[-1]["refitted"] == 1
 
 
 def test_without_validation_groups_it_refuses(config: RunConfig, table: ImageTable) -> None:

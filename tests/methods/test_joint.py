@@ -89,6 +89,20 @@ def test_against_the_naive_form(toy: Any, order: str, loss: str, every: int) -> 
         torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-10)
 
 
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("order", ORDERS)
+def test_pairs_of_equal_members_leave_plain_training_bit_for_bit(toy: Any, drawn: Any, order: str, every: int) -> None:
+    """The gradient of a distance of 0 is 0, and a step of gradient descent along it none."""
+    ends = []
+    for name, options in (("joint", {"order": order}), ("erm", {})):
+        model = toy.network()
+        method = toy.method(name, model, every=every, options=options, pairs_from=drawn(shift=0.0))
+        for number in range(5):
+            method.step(toy.batch(number))
+        ends.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+    assert torch.equal(*ends)
+
+
 def test_the_readings_differ(toy: Any) -> None:
     ends = []
     for order in ORDERS:
@@ -128,6 +142,17 @@ def test_what_a_step_reports(toy: Any, order: str) -> None:
     assert (values["alignment"] + values["uniformity"]).item() == pytest.approx(pair.item(), abs=1e-12)
     assert values["uniformity"] > 0
     assert set(values) == {"task_loss", "alignment", "uniformity", "disagreement"}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_no_step_waits_for_the_device(toy: Any, no_waiting: Any, order: str) -> None:
+    model = toy.network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
+    method = toy.method("joint", model, optimizer=optimizer, every=2, options={"order": order, "loss": "corrective"})
+    batches = [toy.batch(number) for number in range(3)]
+    with no_waiting:  # which raises where one does
+        values = [method.step(batch) for batch in batches]
+    assert values[-1]["uniformity"].item() > 0
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -85,8 +85,11 @@ def test_what_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_convolutions_can_be_differentiated_twice_at_little_cost(name: str) -> None:
     plain = nn.Conv2d(4, 4, 1, bias=False)
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, groups=4), plain, nn.Flatten(), nn.Linear(64, 2))
-    make(name, torch.ones(3, 1, 8, 8, dtype=torch.uint8), model)
+    kinds = [type(layer) for layer in model]
+    method = make(name, torch.ones(3, 1, 8, 8, dtype=torch.uint8), model)
     assert [isinstance(layer, ConvolutionOf) for layer in model] == [False, True, True, False, False]
+    method.close()
+    assert [type(layer) for layer in model] == kinds  # the network is its owner's again
 
 
 def test_masks_that_do_not_fit_the_table(table: ImageTable) -> None:

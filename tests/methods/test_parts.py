@@ -1,10 +1,14 @@
-"""Means over the parts of a batch."""
+"""What several methods take apart."""
 
 from __future__ import annotations
 
-import torch
+from typing import Any
 
-from ipg.methods.parts import means_by
+import pytest
+import torch
+from torch.nn.utils.parametrizations import weight_norm
+
+from ipg.methods.parts import class_rows, means_by
 
 
 def test_means_and_counts_of_every_part() -> None:
@@ -27,3 +31,23 @@ def test_gradients_reach_the_rows() -> None:
     means[1].backward()
     assert values.grad is not None
     assert values.grad.tolist() == [0.0, 0.5, 0.5]
+
+
+def test_a_single_logit_stands_for_two() -> None:
+    """What the rows of classes make of features are the logits, for one output and for several."""
+    features = torch.randn(4, 3, dtype=torch.float64)
+    one, three = torch.randn(1, 3, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
+    logits = features @ class_rows(one).T
+    assert torch.equal(logits[:, 0], torch.zeros(4, dtype=torch.float64))
+    torch.testing.assert_close(logits[:, 1:], features @ one.T)
+    assert class_rows(three) is three
+
+
+@pytest.mark.parametrize("name", ["dfr", "eva_e"])
+def test_weights_that_are_made_of_others_cannot_be_fitted(name: str, toy: Any) -> None:
+    """What was fitted would be gone with the next pass, and nobody would know."""
+    model = toy.network()
+    toy.method(name, model)
+    weight_norm(model[-1])
+    with pytest.raises(ValueError, match=f"method '{name}' fits the last layer anew, and its weights are made of oth"):
+        toy.method(name, model)

@@ -52,6 +52,40 @@ def test_pinned_values(toy: Any) -> None:
     assert bank.tolist() == [[[2.5, 0], [0, 0]], [[0, 0], [0, 9]]]
 
 
+def test_a_single_logit_is_that_of_the_second_of_two_classes(toy: Any) -> None:
+    """The network gives (0, o): the first class's rationale is 0 throughout."""
+    single, twin = OneLogit(), nn.Linear(2, 2).double()
+    with torch.no_grad():
+        twin.weight.copy_(torch.tensor([[0.0, 0.0], [2.0, -1.0]]))
+        twin.bias.zero_()
+    found = []
+    for model in (single, twin):
+        method = toy.method("ridg", model, rate=0.0, options={"weight": 1.0, "momentum": 0.25})
+        penalties = []
+        for number in range(2):
+            image = torch.arange(6, dtype=torch.float64).view(3, 2) ** (number + 1)
+            label = torch.tensor([0, 1, 1])
+            penalties.append(method.step(Batch(image, label, label, label, label))["penalty"].item())
+        found.append((penalties, single.head.weight.grad if model is single else twin.weight.grad[1:]))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
+    assert min(found[0][0]) > 0
+    torch.testing.assert_close(found[0][1], found[1][1])
+
+
+class OneLogit(nn.Module):
+    """Two classes by one logit, as the networks of the rivals' protocols do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 1).double()
+        with torch.no_grad():
+            self.head.weight.copy_(torch.tensor([[2.0, -1.0]]))
+            self.head.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.pad(self.head(x), (1, 0))
+
+
 def test_no_gradient_passes_through_the_bank(toy: Any) -> None:
     method = toy.method("ridg", toy.network())
     method.step(toy.batch(0))

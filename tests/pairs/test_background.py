@@ -49,6 +49,20 @@ def test_groups_give_equally_and_donors_are_spread(shapes) -> None:
     assert len(set(donors)) == 12  # twelve images, each a donor once
 
 
+def test_a_group_that_runs_out_leaves_its_donors_to_the_others(shapes) -> None:
+    """Of the six validation images on grass five are of one class: still each of the six on the sea is a donor once."""
+    table = shapes.table
+    grass = (table.split == table.splits.index("validation")) & (table.attribute == 0)
+    label = table.label.clone()
+    label[grass] = 0
+    label[grass.nonzero()[0]] = 1
+    uneven = replace(shapes, table=replace(table, label=label))
+    pairs = chosen(build(uneven, 12, split="validation"))
+    donors = [donor for row, donor in pairs if bool(grass[row])]
+    assert len(donors) == len(set(donors)) == 6
+    assert pairs[:5] == chosen(build(uneven, 5, split="validation"))
+
+
 def test_one_seed_one_choice_and_fewer_begin_more(shapes) -> None:
     assert chosen(build(shapes, 4)) == chosen(build(shapes, 12))[:4]
     assert chosen(build(shapes, 8, seed=1)) != chosen(build(shapes, 8, seed=2))

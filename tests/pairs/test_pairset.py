@@ -116,6 +116,11 @@ def test_draws_from_pairs_of_floats() -> None:
     assert torch.equal(batch.second, floats.second[batch.label])
 
 
+def test_one_pair_at_a_time() -> None:
+    drawn = [int(pairs.label) for pairs in islice(PairSampler(make_pairs(4), 1), 8)]
+    assert sorted(drawn[:4]) == sorted(drawn[4:]) == [0, 1, 2, 3]
+
+
 def test_batch_size_below_one() -> None:
     with pytest.raises(ValueError, match="batch_size=0 is out of range"):
         PairSampler(make_pairs(3), 0)

@@ -42,10 +42,10 @@ class Batch(NamedTuple):
 class Sampling(NamedTuple):
     """Which images a pass draws: all of them once unless told otherwise."""
 
-    rows: Tensor | None = None  # (n,); the only ones that are drawn
-    weights: Tensor | None = (
-        None  # (N,); of every image of the table, drawn with replacement as often as there are rows
-    )
+    rows: Tensor | None = None  # (n,)
+    """The only ones that are drawn, as often as they are named."""
+    weights: Tensor | None = None  # (N,)
+    """Of every image of the table, drawn with replacement, as many as there are rows."""
 
 
 class Batches:

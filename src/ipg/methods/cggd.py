@@ -15,16 +15,16 @@ of batches that meet the constraint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ipg.data.batches import Batch
-from ipg.gradients import global_norm
-from ipg.guidance import DrawsPairs, Guidance
+from ipg.gradients import add_gradients, global_norm
+from ipg.guidance import Guidance
 from ipg.methods.base import Setup
 from ipg.methods.ipg import Ipg, build_guidance
 from ipg.methods.options import option
@@ -57,31 +57,25 @@ class Cggd(Ipg):
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One update; between the iterations that are due it is plain training."""
         guide, optimizer = self.guide, self.setup.optimizer
-        guide._hold_batch_norm()
-        due, terms = guide.due, None
+        due = guide.due
         optimizer.zero_grad()
-        push: list[Tensor | None] = []
-        values: dict[str, Tensor] = {}
-        if due:
-            terms = guide.terms(cast(DrawsPairs, self.setup.pairs).draw())
-            push = list(torch.autograd.grad(terms.alignment, guide.parameters(), allow_unused=True))
-            guide.peers.mean_(gradient for gradient in push if gradient is not None)
-            values = {"alignment": terms.alignment.detach(), "disagreement": terms.disagreement}
+        terms, push = self.slopes(lambda terms: terms.alignment) if due else (None, ())
         guide.count(terms)
         loss = self.setup.task_loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
-        if due:
-            values["violated"] = self._push(push, values["alignment"])
+        values: dict[str, Tensor] = {}
+        if terms is not None:
+            values = {"alignment": terms.alignment, "disagreement": terms.disagreement}
+            values["violated"] = self._push(push, terms.alignment)
         optimizer.step()
         return {"task_loss": loss.detach()} | values | self.paced(due)
 
-    def _push(self, push: list[Tensor | None], alignment: Tensor) -> Tensor:
+    def _push(self, push: Sequence[Tensor | None], alignment: Tensor) -> Tensor:
         """Add the constraint's direction to the task gradient; returns whether it was violated, as 0 or 1."""
         parameters = self.guide.parameters()
         task = global_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
-        reached = [(p.grad, g) for p, g in zip(parameters, push, strict=True) if g is not None and p.grad is not None]
-        length = global_norm([gradient for _, gradient in reached])
+        length = global_norm([gradient for gradient in push if gradient is not None])
         violated: Tensor = (alignment > self.options.tolerance) & (length > 0)
         scale = torch.where(violated, self.options.factor * task / length, 0.0)
-        torch._foreach_add_([grad for grad, _ in reached], [gradient * scale for _, gradient in reached])
+        add_gradients(parameters, [None if gradient is None else gradient * scale for gradient in push])
         return violated.to(alignment.dtype)

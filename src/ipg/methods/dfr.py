@@ -10,9 +10,10 @@ the mean over ten balanced draws from all of them, and the standardisation is fo
 an option: how many draws (20 in the authors' code), features as they are, and how much of the validation images may be
 used (LaBonte, Muthukumar and Kumar, NeurIPS 2023).
 
-Differs from the paper: two classes have a row of weights each; the fit is by proximal gradient descent. It *trains on
-group labels of validation images*, which none of the other methods does: tables have to say so, and the run's own
-validation figures after the refit mean nothing.
+Differs from the paper: two classes have a row of weights each, of which a head with a single logit takes the
+difference; the fit is by proximal gradient descent, on features standardised by all validation images. It *trains on
+group labels of validation images*, as none of the other methods does but `dkt` with policy=learned: tables have to say
+so, and the run's own validation figures after the refit mean nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ipg.evaluation.features import features
 from ipg.methods.base import Need, Setup
 from ipg.methods.erm import Erm
 from ipg.methods.options import option
-from ipg.methods.parts import means_by
+from ipg.methods.parts import means_by, refittable_head
 from ipg.methods.space import Choice, Range
 from ipg.methods.sparse_logistic import sparse_logistic
 from ipg.rationale import find_head
@@ -76,6 +77,8 @@ class Dfr(Erm):
                     f"method {self.name!r} splits the validation images of every group in two, and the smallest has "
                     f"one alone"
                 )
+        if refittable_head(setup.model, method=self.name).bias is None:
+            raise ValueError(f"method {self.name!r} fits a bias, and the head of this network has none")
 
     def refit(self, model: nn.Module, validation: ImageTable) -> None:
         """Put a new last layer on `model`, fitted to the `validation` images."""
@@ -99,8 +102,8 @@ class Dfr(Erm):
         weight = torch.stack([fit[0] for fit in fits]).mean(dim=0) / spread
         bias = torch.stack([fit[1] for fit in fits]).mean(dim=0) - weight @ mean
         head = find_head(model)
-        if head.bias is None:
-            raise ValueError(f"method {self.name!r} fits a bias, and the head of this network has none")
+        if head.out_features == 1:  # which is given as (0, o)
+            weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
         with torch.no_grad():
             head.weight.copy_(weight)
             head.bias.copy_(bias)

@@ -36,7 +36,7 @@ from ipg.data.table import ImageTable
 from ipg.methods.base import Method, Need, Setup
 from ipg.methods.dkt_policy import Strategy
 from ipg.methods.options import option
-from ipg.methods.parts import means_by
+from ipg.methods.parts import class_rows, means_by
 from ipg.methods.space import Choice, Range
 from ipg.rationale import HeadTap, find_head, full_precision
 
@@ -113,7 +113,7 @@ class Dkt(Method):
         else:
             mean, spread = (strength * value for value in self.strategy.choose(logits.detach(), batch))
         towards, variance = self.transfer(means)
-        weight = full_precision(self.tap.head.weight)
+        weight = class_rows(full_precision(self.tap.head.weight))
         moved = shift(weight, batch.label, towards[batch.group], variance[batch.group], mean, spread)
         share = options.transferred
         as_it_is, elsewhere = (setup.criterion(each, batch.label) for each in (logits, logits + moved))

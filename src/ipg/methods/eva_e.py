@@ -38,7 +38,7 @@ from ipg.evaluation.features import features
 from ipg.methods.base import Setup
 from ipg.methods.erm import Erm
 from ipg.methods.options import option
-from ipg.methods.parts import means_by
+from ipg.methods.parts import means_by, refittable_head
 from ipg.methods.space import Choice, LogUniform, Range
 from ipg.rationale import find_head
 
@@ -82,7 +82,7 @@ class EvaE(Erm):
         judge = cast(EvaEOptions, self.options).judge
         if judge == "worst_group" and len(setup.validation.attribute.unique()) < 2:  # type: ignore[no-untyped-call]
             raise ValueError("judge=worst_group needs validation images whose attribute is known: take judge=average")
-        head = find_head(setup.model)
+        head = refittable_head(setup.model, method=self.name)
         if setup.table is not None and head.out_features != setup.table.num_classes:
             raise ValueError(f"method {self.name!r} needs a last layer with an output for each class")
 

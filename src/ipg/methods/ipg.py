@@ -6,14 +6,14 @@ Gradients", Machine Learning 2026, Algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
 
 from ipg.data.batches import Batch
-from ipg.guidance import Guidance
+from ipg.guidance import DrawsPairs, Guidance, Terms
 from ipg.methods.base import Method, Need, Setup
 from ipg.methods.space import LogUniform, Range, Uniform, ZeroOr
 
@@ -87,6 +87,19 @@ class Ipg(Method):
         due = self.guide.due
         report = self.guide.step(lambda: self.setup.task_loss(batch), self.setup.pairs)
         return report._asdict() | (self.guide.spread._asdict() if due else {}) | self.paced(due)
+
+    def slopes(self, loss_of: Callable[[Terms], Tensor]) -> tuple[Terms, Sequence[Tensor | None]]:
+        """What the next batch of pairs says, and the gradient of what `loss_of` makes of it, by the guide's parameters.
+
+        For methods that weigh the losses of pairs in their own way. The gradient is taken apart from that of the task:
+        while pairs run dropout is off, and checkpointed layers run again in the backward pass.
+        """
+        guide = self.guide
+        with guide.comparing():
+            terms = guide.terms(cast(DrawsPairs, self.setup.pairs).draw())
+            gradients = torch.autograd.grad(loss_of(terms), guide.parameters(), allow_unused=True)
+        guide.peers.mean_(gradient for gradient in gradients if gradient is not None)
+        return Terms._make(term.detach() for term in terms), gradients
 
     def paced(self, due: bool) -> dict[str, Tensor]:
         """`corrected`, 1 or 0, where `every` follows the disagreement: its mean is the share of steps that correct."""

@@ -22,6 +22,7 @@ from typing import ClassVar, Literal, cast
 from torch import Tensor
 
 from ipg.data.batches import Batch
+from ipg.gradients import add_gradients
 from ipg.guidance import DrawsPairs, Guidance
 from ipg.methods.base import Setup
 from ipg.methods.ipg import Ipg, build_guidance
@@ -57,7 +58,6 @@ class Joint(Ipg):
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One iteration: one update with the sum of losses, or two."""
         order, due = cast(JointOptions, self.options).order, self.guide.due
-        self.guide._hold_batch_norm()  # the task batch may come before the guide's own step does it
         if order == "sum":
             return self._sum(batch, due) | self.paced(due)
         if order == "alignment_first":
@@ -84,20 +84,13 @@ class Joint(Ipg):
         return loss.detach()
 
     def _sum(self, batch: Batch, due: bool) -> dict[str, Tensor]:
-        optimizer = self.setup.optimizer
+        guide, optimizer = self.guide, self.setup.optimizer
         optimizer.zero_grad()
         loss = self.setup.task_loss(batch)
-        values = {"task_loss": loss.detach()}
-        total, terms = loss, None
-        if due:
-            terms = self.guide.terms(cast(DrawsPairs, self.setup.pairs).draw())
-            total = loss + terms.alignment + terms.uniformity
-            values |= {
-                "alignment": terms.alignment.detach(),
-                "uniformity": terms.uniformity.detach(),
-                "disagreement": terms.disagreement,
-            }
-        self.guide.count(terms)
-        total.backward()  # type: ignore[no-untyped-call]
+        terms, slopes = self.slopes(lambda terms: terms.alignment + terms.uniformity) if due else (None, ())
+        guide.count(terms)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if terms is not None:
+            add_gradients(guide.parameters(), slopes)
         optimizer.step()
-        return values
+        return {"task_loss": loss.detach()} | ({} if terms is None else terms._asdict())

@@ -25,7 +25,7 @@ from ipg.data.load import list_files
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 from ipg.methods.base import NEEDS, Method, Need, Setup
-from ipg.models.convolutions import differentiable_twice
+from ipg.models.convolutions import as_before, differentiable_twice
 from ipg.models.image_model import ImageModel
 from ipg.pairs.masks import Masks
 from ipg.rationale import unwrap
@@ -89,6 +89,10 @@ class Masked(Method):
         (loss + self.options.weight * penalty).backward()
         setup.optimizer.step()
         return {"task_loss": loss.detach(), "penalty": penalty.detach()}
+
+    def close(self) -> None:
+        """Have convolutions run as they did."""
+        as_before(unwrap(self.setup.model))
 
 
 def normalization(setup: Setup) -> tuple[Tensor, Tensor]:

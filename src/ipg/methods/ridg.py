@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ipg.methods.base import Setup
 from ipg.methods.options import option
-from ipg.methods.parts import means_by
+from ipg.methods.parts import class_rows, means_by
 from ipg.methods.penalized import Outputs, Penalized
 from ipg.methods.space import LogUniform, Range
 from ipg.rationale import full_precision
@@ -48,14 +48,14 @@ class Ridg(Penalized):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        classes, size = self.tap.head.weight.shape
+        classes, size = class_rows(self.tap.head.weight).shape
         self.kept["bank"] = self._weight.new_zeros(classes, classes, size)
         self.kept["seen"] = torch.zeros_like(self._weight, dtype=torch.bool).repeat(classes)
 
     def penalty(self, outputs: Outputs) -> Tensor:
         """The sum over classes of the mean squared distance to the bank."""
         label, classes = outputs.label, len(self.kept["seen"])
-        rationales = outputs.features[:, None] * full_precision(self.tap.head.weight)  # (B, K, D)
+        rationales = outputs.features[:, None] * class_rows(full_precision(self.tap.head.weight))  # (B, K, D)
         self._keep(rationales.detach(), label)
         apart = (rationales - self.kept["bank"][label]).square().sum(dim=2).mean(dim=1)  # (B,)
         means, _ = means_by(apart, label, classes)  # 0 for a class that the batch lacks

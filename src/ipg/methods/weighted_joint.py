@@ -18,7 +18,7 @@ from typing import ClassVar, cast
 from torch import Tensor
 
 from ipg.data.batches import Batch
-from ipg.guidance import DrawsPairs
+from ipg.gradients import add_gradients
 from ipg.methods.ipg import Ipg
 from ipg.methods.options import option
 from ipg.methods.space import LogUniform, Range
@@ -45,16 +45,13 @@ class WeightedJoint(Ipg):
         """One gradient step on the weighted sum, or on the task loss where no pairs are due."""
         setup, guide = self.setup, self.guide
         weight = cast(WeightedJointOptions, self.options).weight
-        guide._hold_batch_norm()
-        due, terms = guide.due, None
+        due = guide.due
         setup.optimizer.zero_grad()
         loss = setup.task_loss(batch)
-        values = {"task_loss": loss.detach()}
-        if due:
-            terms = guide.terms(cast(DrawsPairs, setup.pairs).draw())
-            loss = loss + weight * (terms.alignment + terms.uniformity)
-            values |= {name: value.detach() for name, value in terms._asdict().items()}
+        terms, slopes = self.slopes(lambda terms: weight * (terms.alignment + terms.uniformity)) if due else (None, ())
         guide.count(terms)
         loss.backward()  # type: ignore[no-untyped-call]
+        if terms is not None:
+            add_gradients(guide.parameters(), slopes)
         setup.optimizer.step()
-        return values | self.paced(due)
+        return {"task_loss": loss.detach()} | ({} if terms is None else terms._asdict()) | self.paced(due)

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ipg.models.swapping import Swapped, swap
+from ipg.models.swapping import Swapped, swap, swap_back
 
-__all__ = ["differentiable_twice"]
+__all__ = ["as_before", "differentiable_twice"]
 
 
 def differentiable_twice(model: nn.Module) -> None:
@@ -34,6 +34,11 @@ def differentiable_twice(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) is nn.Conv2d and (module.groups > 1 or module.bias is None) and _has_border_of_zeros(module):
             swap(module, ConvolutionOf)
+
+
+def as_before(model: nn.Module) -> None:
+    """Have the convolutions of `model` run as they did before `differentiable_twice`, in place."""
+    swap_back(model, ConvolutionOf)
 
 
 def _has_border_of_zeros(layer: nn.Conv2d) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["Swapped", "swap"]
+__all__ = ["Swapped", "swap", "swap_back"]
 
 
 class Swapped(nn.Module):
@@ -23,6 +23,13 @@ class Swapped(nn.Module):
 def swap(layer: nn.Module, kind: type[Swapped]) -> None:
     """Have `layer` run as `kind` says."""
     layer.__class__ = _joined(kind, type(layer))
+
+
+def swap_back(model: nn.Module, kind: type[Swapped]) -> None:
+    """Have the layers of `model` that run as `kind` says run as they did before."""
+    for module in model.modules():
+        if isinstance(module, kind):
+            _, module.__class__ = type(module).__bases__
 
 
 _JOINED: dict[tuple[type, type], type[nn.Module]] = {}

@@ -120,27 +120,22 @@ def _choose(
         side = torch.zeros_like(table.label)
         side[rows[1::2]] = 1  # every other image is a donor to the rest
         return _unlike(deal({split: rows}, count), donors, side, color_of), kind
-    if kind == OTHER_CLASS:
-        of_classes = {
-            table.group_names[number]: rows[table.group[rows] == number]
-            for number in sorted(set(table.group[rows].tolist()))
-        }
-        return _unlike(deal(of_classes, count), donors, table.label, color_of), kind
     group = table.group[rows]
-    queues: dict[str, Tensor] = {}
-    groups = sorted(set(group.tolist()))
-    values = {number: int(column[rows[group == number][0]]) for number in groups}
-    for number in groups:
-        own, others = rows[group == number], donors[column[donors] != values[number]]
-        if len(others) == 0:
+    by_group = {table.group_names[number]: rows[group == number] for number in sorted(set(group.tolist()))}
+    if kind == OTHER_CLASS:
+        return _unlike(deal(by_group, count), donors, table.label, color_of), kind
+    others = {value: donors[column[donors] != value] for value in sorted(set(column[rows].tolist()))}
+    for value, found in others.items():
+        if len(found) == 0:
             raise ValueError(
-                f"{table.name} has no {split} image that is not {table.attributes[values[number]]!r}: there is nothing "
-                f"to swap"
+                f"{table.name} has no {split} image that is not {table.attributes[value]!r}: there is nothing to swap"
             )
-        sharing = [other for other in groups if values[other] == values[number]]  # the same donors, in turn
-        turn = torch.arange(len(own)) * len(sharing) + sharing.index(number)
-        queues[table.group_names[number]] = torch.stack([own, others[turn % len(others)]], dim=1)
-    return deal(queues, count), kind
+    chosen = deal(by_group, count)
+    given = torch.empty_like(chosen)
+    for value, found in others.items():
+        takers = torch.nonzero(column[chosen] == value).flatten()
+        given[takers] = found[torch.arange(len(takers)) % len(found)]
+    return torch.stack([chosen, given], dim=1), kind
 
 
 def _told_apart(table: ImageTable, rows: Tensor) -> tuple[Tensor, str]:

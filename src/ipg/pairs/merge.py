@@ -72,15 +72,20 @@ def plan(manifests: Sequence[Manifest], table: ImageTable, *, count: int | None 
 
 
 def _unlike(manifests: Sequence[Manifest], split: str) -> list[tuple[int, int]]:
-    """The accepted pairs by manifest and row, the first of each image of the data set alone."""
+    """The accepted pairs by manifest and row, the first of each image of the data set alone.
+
+    A pair is of the image that it is made of, not of a donor, and of both its members where these are images of the
+    data set.
+    """
     seen: set[str] = set()
     found = []
     for home, manifest in enumerate(manifests):
         for row, pair in enumerate(manifest.pairs):
-            origin = (pair.made_of or pair.originals)[:1]
-            if pair.split == split and pair.status != "rejected" and not seen.intersection(origin):
+            members = {name.removeprefix(DATA) for name in (pair.first, pair.second) if name.startswith(DATA)}
+            own = members.union(pair.made_of[:1])
+            if pair.split == split and pair.status != "rejected" and seen.isdisjoint(own):
                 found.append((home, row))
-                seen.update(origin)
+                seen |= own
     return found
 
 
