@@ -32,7 +32,7 @@ def test_every_field_has_help_of_one_line() -> None:
 
 def test_a_field_without_help_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Path(config.__file__).read_text(encoding="utf-8")
-    text = '    """Task images an iteration."""\n'
+    text = '    """Task images per iteration."""\n'
     assert text in source
     copy = tmp_path / "config.py"
     copy.write_text(source.replace(text, ""), encoding="utf-8")

@@ -27,12 +27,23 @@ def glyph(path: str, x: float, y: float, colour: str, size: float = 32) -> str:
 
 
 def text(
-    x: float, y: float, words: str, *, size: int = 13, colour: str = INK, bold: bool = False, at: str = "start"
+    x: float,
+    y: float,
+    words: str,
+    *,
+    size: int = 13,
+    colour: str = INK,
+    bold: bool = False,
+    at: str = "start",
+    note: str = "",
+    note_colour: str = INK,
 ) -> str:
-    """A line of text; `_C` and `_T` become subscripts."""
+    """A line of text; `_C` and `_T` become subscripts. A note follows wherever the words end in the reader's font."""
     words = re.sub(r"_([CT])(.*)", rf'<tspan dy="3" font-size="{size - 3}">\1</tspan><tspan dy="-3">\2</tspan>', words)
     words = words.replace('<tspan dy="-3"></tspan>', "")
     weight = ' font-weight="600"' if bold else ""
+    if note:
+        words += f'<tspan dx="8" font-size="13" font-weight="400" fill="{note_colour}">{note}</tspan>'
     return f'<text x="{x}" y="{y}" font-size="{size}" fill="{colour}" text-anchor="{at}"{weight}>{words}</text>'
 
 
@@ -87,8 +98,7 @@ def draw() -> str:
         (243, TASK, "2 Learn", "at every step"),
     ):
         add(f'<rect x="18" y="{y}" width="764" height="209" rx="10" fill="{PANEL}"/>')
-        add(text(36, y + 29, title, size=16, colour=colour, bold=True))
-        add(text(46 + 8 * len(title), y + 29, note, colour=MUTED))
+        add(text(36, y + 29, title, size=16, colour=colour, bold=True, note=note, note_colour=MUTED))
 
     # What goes in.
     for i, (shape, colours) in enumerate(((SHIRT, (RED, GREEN)), (SHOE, (GREEN, RED)), (SHIRT, (GREEN, RED)))):
@@ -129,8 +139,7 @@ def draw() -> str:
     add(arrow(427, 122, 413, 122, CORRECT))
     add(arrow(493, 122, 469, 122, MUTED))
     add(arrow(503, 122, 527, 122, MUTED))
-    add(text(356, 170, "Rationales", bold=True))
-    add(text(430, 170, "z ⊙ W"))
+    add(text(356, 170, "Rationales", bold=True, note="z ⊙ W"))
     add(text(356, 187, "pull a pair’s together,"))
     add(text(356, 203, "push classes apart up to a margin"))
 
@@ -142,7 +151,7 @@ def draw() -> str:
     add(text(432, 342, "α · ‖g_C‖", colour=TASK, bold=True))
     add(text(356, 376, "Task gradient g_T", bold=True))
     add(text(356, 394, "while pairs disagree:"))
-    add(text(356, 411, "rescaled to a share of the correction"))
+    add(text(356, 411, "rescaled to a share of that length"))
     add(text(356, 428, "once they agree: only clipped", colour=MUTED))
 
     # What the first lane tells the second.

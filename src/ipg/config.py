@@ -50,56 +50,56 @@ class RunConfig:
     """Where its files are, for data sets that are not embedded: for ColoredMNIST a folder of idx files or an npz, for
     others the folder that holds the release."""
     size: int | None = None
-    """Side of the images in pixels; the data set's own where not given."""
+    """Side of the images in pixels; by default the data set's own."""
     path_column: str = "path"
     """Column of your own table that names the images."""
     label_column: str = "label"
     """Column of your own table that holds the class."""
     attribute_column: str = "attribute"
-    """Column of your own table that holds what must not matter; there need be none."""
+    """Column of your own table that holds what must not matter; optional."""
     split_seed: int = 0
-    """Seed that draws the split of your own images where they bring none; runs of any --seed then have the same one."""
+    """Seed that draws the split of your own images if they have none; it is the same for runs of every --seed."""
 
     model: str | None = None
-    """Network: mnist_cnn, small_cnn, linear, … (docs/models.md) or a name of timm's, e.g. resnet50; the one that suits
-    the data where not given."""
+    """Network: mnist_cnn, small_cnn, linear, … (docs/models.md) or a name of timm's, e.g. resnet50; by default the one
+    that suits the data."""
     weights: str | None = None
-    """Weights it starts from: a safetensors or pth file, or pretrained for those that timm offers; fresh ones where
-    not given."""
+    """Weights it starts from: a safetensors or pth file, or pretrained for those that timm offers; by default random
+    ones."""
     start: str | None = None
-    """Trained network to go on from, its head kept: the folder of a run, a file of weights, or timm:…, torchvision:…,
-    hf:…, python:… (docs/models.md); takes the place of --model and --weights."""
+    """Trained network to continue from, with its head: the folder of a run, a file of weights, or timm:…,
+    torchvision:…, hf:…, python:… (docs/models.md). Replaces --model and --weights."""
     normalization: str | None = None
-    """Mean and spread its weights expect: imagenet, half, none or M,M,M/S,S,S; that of the weights where not given."""
+    """Mean and spread its weights expect: imagenet, half, none or M,M,M/S,S,S; by default what the weights say."""
     masks: str | None = None
     """Masks of the objects in training images, for methods that need them (epg, gals_mask): a folder or zip of images
-    called as those of the data, white on the object."""
+    named like those of the data, white on the object."""
     freeze: bool = False
-    """Train the head alone and keep the rest of the network as it is."""
+    """Train only the head and keep the rest of the network as it is."""
 
     method: str = "ipg"
     """Training method: ipg, erm, groupdro, irm, … (`ipg methods` lists and describes them)."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """An option of the method's own, as NAME=VALUE; may be given several times (`ipg methods NAME` lists them)."""
+    """An option of the method itself, as NAME=VALUE; may be repeated (`ipg methods NAME` lists them)."""
 
     epochs: int = 6
     """Passes over the training images."""
     steps: int | None = None
-    """Iterations an epoch, over as many passes as it takes; those of one pass where not given. With a batch of all
-    images each is a step of full-batch descent."""
+    """Iterations per epoch, over as many passes as that takes; by default one pass. With a batch of all images each is
+    a step of full-batch descent."""
     batch: int = 128
-    """Task images an iteration."""
+    """Task images per iteration."""
     learning_rate: Rate = AUTO
-    """Peak learning rate: a number, or auto: 1e-4 for a network that starts from weights, 3e-3 for a fresh one or where
-    the head alone is trained; going on from a run, that run's, but no more than 1e-4 where it started from weights."""
+    """Peak learning rate: a number, or auto: 1e-4 for a network that starts from weights, 3e-3 for a fresh one or if
+    only the head is trained; with --from a run, that run's, but no more than 1e-4 if it started from weights."""
     schedule: str = "cosine"
     """constant, cosine decay to zero, or step (a tenth in the second half)."""
     warmup: int = 0
-    """Iterations of linear warm-up; a few hundred help where first corrections are large."""
+    """Iterations of linear warm-up; a few hundred help if the first corrections are large."""
     optimizer: str = "adam"
     """adam, adamw or sgd (momentum 0.9)."""
     weight_decay: float = 0.0
-    """Weight decay. Guided methods make two updates an iteration, so it acts twice."""
+    """Weight decay. Guided methods make two updates per iteration, so it acts twice."""
     crop: float = 1.0
     """Smallest share of an image that a random crop keeps, e.g. 0.7; the same crop for both members of a pair."""
     flip: bool = False
@@ -108,15 +108,15 @@ class RunConfig:
     """Weight the cross-entropy by the inverse frequency of the classes."""
 
     pairs: int | str = 40
-    """Training pairs, balanced over the groups that exist: how many to make (a few dozen often suffice), or the file
-    of those you have (`ipg pairs` makes one)."""
+    """Training pairs, balanced over the groups that exist: how many to make (a few dozen are often enough), or the
+    folder or manifest of pairs you have (`ipg pairs` makes one)."""
     pair_builder: str = "recolored"
-    """How pairs are made: recolored (the same image in the other colour), random or closest (two images alike)."""
+    """How pairs are made: recolored (the same image in the other colour), random or closest (two similar images)."""
     pair_batch: int = 32
-    """Pairs a correction."""
+    """Pairs per correction."""
     held_out_pairs: int = 200
-    """Pairs made from validation images, to measure disagreement on; never trained on. Where pairs are a file, its
-    pairs of the validation split serve, up to this many."""
+    """Pairs made from validation images, to measure disagreement on; never trained on. If --pairs is a file, its
+    pairs of the validation split are used, up to this many."""
     alpha: float = 0.1
     """Length of the task gradient as a share of the correction's. Raise it only when the task signal is weak."""
     tau: float = 0.0
@@ -125,28 +125,28 @@ class RunConfig:
     """Distance kept between classes: a number as in the paper, 0.5x for half the first mean distance, or auto: 0.85x
     for a network that starts from weights, 0.5x for a fresh one."""
     every: int | Literal["auto"] = 4
-    """Correct at each k-th iteration; 1 is the paper. Keep every * alpha below 1. auto corrects at every iteration
-    while pairs disagree and ever more rarely while they agree, within that bound."""
+    """Correct at every k-th iteration; the paper has 1. Keep every * alpha below 1. auto corrects at every iteration
+    while pairs disagree and less and less often while they agree, within that bound."""
     floor: float = 1e-3
-    """The paper's epsilon: least length the task gradient is clipped to when the condition is met."""
+    """The paper's epsilon: the smallest length the task gradient is clipped to when the condition is met."""
     batch_norm: str = "auto"
-    """BatchNorm statistics, of any method: train (updated by task and pair batches), eval (kept), or auto: eval for a
+    """BatchNorm statistics, for any method: train (updated by task and pair batches), eval (kept), or auto: eval for a
     network that starts from weights, train for a fresh one."""
     distance: str = "rationale"
-    """What pairs are compared in: rationale (the method), features or logits."""
+    """What pairs are compared by: rationale (the method), features or logits."""
     strict: bool = False
     """Count the condition as violated when disagreement > tau instead of >= tau."""
     jitter: float = 0.0
     """Ours: noise in the uniformity term, as a share of the margin, that frees collapsed rationales."""
     restarts: int = 3
-    """Ours: how often a run that collapses begins again, each time with half the learning rate; 0 ends it there,
+    """Ours: how often a run that collapses may start again, each time with half the learning rate. 0 ends it there,
     as studies and searches do unless told otherwise."""
 
     selection: str = "last"
     """Epoch to keep: last, training_environments, worst_group (needs group labels) or pairs (needs none)."""
     decision: str = "argmax"
-    """Where the line between classes is drawn: argmax, or moved on validation images after each epoch to suit their
-    worst_group (needs group labels) or the mean of their classes (balanced); the biases of the head hold it."""
+    """Where the line between classes is drawn: argmax, or moved after each epoch to suit the worst_group of the
+    validation images (needs group labels) or the mean of their classes (balanced). The biases of the head store it."""
     seed: int = 0
     """Seed of everything random."""
     device: str = "auto"
@@ -154,15 +154,15 @@ class RunConfig:
     precision: str = "auto"
     """fp32, tf32 (fp32 with TF32 matrix products) or bf16 (autocast); auto is bf16 on GPUs that have it, else fp32."""
     engine: str = "auto"
-    """How iterations run on a GPU: eager, captured (a CUDA graph each) or compiled (the same over a compiled network,
-    a minute more before the first iteration); auto is captured, and eager elsewhere."""
+    """How iterations run on a GPU: eager, captured (each a CUDA graph) or compiled (the same with a compiled network,
+    which takes a minute more before the first iteration); auto is captured on a GPU and eager elsewhere."""
     shard: bool = False
-    """Of several processes (torchrun) each holds a part of the weights, gradients and optimizer states, for networks
-    that are large (FSDP2, docs/scale.md); otherwise each holds all of them."""
+    """With several processes (torchrun), let each hold only a part of the weights, gradients and optimizer states, for
+    large networks (FSDP2, docs/scale.md); otherwise each holds all of them."""
     resident: float = 0.5
-    """Share of the GPU's free memory that images may take; those of a larger data set are streamed to it."""
+    """Share of the GPU's free memory that images may take; a larger data set is streamed."""
     deterministic: bool = False
-    """On a GPU: only deterministic kernels, so that a resumed run ends with the same bits."""
+    """On a GPU: use only deterministic kernels, so that a resumed run ends with the same bits."""
 
     def __post_init__(self) -> None:
         self._settle(_kinds())

@@ -103,7 +103,7 @@ def test_help_names_every_benchmark(ipg) -> None:
     from ipg.benchmarks.run import BENCHMARKS
 
     text = " ".join(ipg("bench", "--help").out.replace("│", " ").split())
-    assert f"Which: {', '.join(BENCHMARKS)}; all where none is named." in text
+    assert f"Which: {', '.join(BENCHMARKS)}; all by default." in text
 
 
 def test_a_benchmark_of_another_device_says_so(ipg) -> None:

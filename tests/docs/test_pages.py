@@ -17,7 +17,7 @@ from ipg.data import colored_mnist
 from ipg.data.load import DATASETS
 from ipg.evaluation.selection import pairs
 from ipg.guidance import Guidance
-from ipg.methods import METHODS
+from ipg.methods import METHODS, method_class
 from ipg.methods.options import option_defaults
 
 
@@ -138,3 +138,27 @@ def test_the_two_sets_of_defaults_are_as_docs_decisions_has_them(repo_root: Path
         guidance, train = told[name]
         assert guidance.strip("`") == str(own[name])
         assert train.partition(":")[0].strip("`") == str(vars(config)[name])
+
+
+def test_the_index_leads_to_every_page_and_says_what_each_method_needs(repo_root: Path) -> None:
+    text = page(repo_root, "README.md")
+    pages = {path.name for path in (repo_root / "docs").glob("*.md")} - {"README.md"}
+    assert [name for name in pages if f"({name})" not in text] == []
+    told = {name: needs for needs, methods in table(text, "Needs, beside labelled images") for name in _linked(methods)}
+    words = {
+        "nothing": set(),
+        "pairs": {"pairs"},
+        "groups of training images": {"groups"},
+        "groups of validation images": {"validation groups"},
+        "two training environments or more": {"environments"},
+        "a rule that changes the shortcut, or removes it": {"shortcut rule"},
+        "masks, or maps of where CLIP looks": {"masks", "attention"},
+    }
+    assert set(told) == set(METHODS)
+    for name, needs in told.items():
+        found = set(method_class(name).needs)
+        assert found == words[needs] or (len(found) == 1 and found < words[needs]), name
+
+
+def _linked(cell: str) -> list[str]:
+    return re.findall(r"\(methods/(\w+)\.md\)", cell)

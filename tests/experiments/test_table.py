@@ -59,3 +59,30 @@ def test_a_page_without_markers_is_one_clear_line(project: Path, capsys: pytest.
 
 def test_the_projects_own_pages_are_what_its_rows_give(repo_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check", str(repo_root / "README.md")]) == 0, capsys.readouterr().err
+
+
+def test_pages_in_docs_are_filled_as_well(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = project / "docs" / "benchmarks.md"
+    page.parent.mkdir()
+    page.write_text(PAGE, encoding="utf-8")
+    assert main(arguments(project, "--write")) == 0
+    assert page.read_text(encoding="utf-8") == (project / "README.md").read_text(encoding="utf-8")
+    page.write_text(PAGE, encoding="utf-8")
+    assert main(arguments(project, "--check")) == 1
+    assert "benchmarks.md is not what the rows give" in capsys.readouterr().err
+
+
+def test_the_readme_may_leave_all_tables_to_docs(project: Path) -> None:
+    (project / "docs").mkdir()
+    (project / "docs" / "benchmarks.md").write_text(PAGE, encoding="utf-8")
+    (project / "README.md").write_text("no place\n", encoding="utf-8")
+    assert main(arguments(project, "--write")) == 0
+    assert (project / "README.md").read_text(encoding="utf-8") == "no place\n"
+
+
+def test_a_place_for_a_study_that_is_not_there_is_one_clear_line(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "README.md").write_text(PAGE.replace("colored_mnist", "colored_mnits"), encoding="utf-8")
+    assert main(arguments(project, "--write")) == 2
+    assert "has a place for 'colored_mnits', of which there is no study" in capsys.readouterr().err

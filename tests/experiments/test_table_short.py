@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from experiments.table_rows import TUNED, cells, short_table
+from experiments.table_rows import TUNED, cells, row, short_table, write
 
 from ipg.experiments.arms import arms_of, figure_of, published, spread
 from ipg.experiments.study import load_study
@@ -45,3 +45,31 @@ def test_a_number_of_pairs_that_the_paper_has_not_gets_no_figure(project: Path) 
     file.write_text(TUNED.replace("pairs = 40", "pairs = 41"), encoding="utf-8")
     (arm,), _ = arms_of(load_study(file), [])
     assert figure_of(arm, published()) is None
+
+
+ALIKE = """
+dataset = "colored_mnist"
+seeds = 1
+[base]
+pairs = 40
+alpha = 0.2
+[[arm]]
+method = "ipg"
+protocol = "tuned"
+[[arm]]
+method = "ipg"
+protocol = "tuned"
+config = { margin = "2x", epochs = 9 }
+"""
+
+
+def test_arms_of_one_protocol_that_would_read_alike_say_in_what_they_differ(project: Path) -> None:
+    file = project / "studies" / "tuned.toml"
+    file.write_text(ALIKE, encoding="utf-8")
+    rows = [row(trial, average) for trial, average in zip(load_study(file).trials, (0.6, 0.7), strict=True)]
+    write(project / "results" / "tuned" / "trials.jsonl", rows)
+    text = short_table(project)
+    name = "IPG, our settings: 40 pairs, α 0.2, every 4"
+    assert cells(text, f"{name}, 6 epochs, margin `0.5x`")[1] == "60.0"
+    assert cells(text, f"{name}, 9 epochs, margin `2x`")[1] == "70.0"
+    assert text.count("our settings: ") == 2

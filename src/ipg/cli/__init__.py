@@ -34,8 +34,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
-    help="Train image classifiers that do not lean on a shortcut, from a handful of counterfactual pairs.",
-    epilog="Start with `ipg demo`: in about half a minute it shows plain training fail and guided training hold.",
+    help="Train image classifiers that do not lean on a shortcut, with a few dozen invariance pairs.",
+    epilog="Start with `ipg demo`: in about half a minute it shows plain training fail and guided training succeed.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -22,7 +22,7 @@ EXAMPLES = """
 
 `ipg bench --write results/speed.jsonl`: keep what was measured
 
-`ipg bench steps --against results/speed.jsonl`: what moved by more than the noise
+`ipg bench steps --against results/speed.jsonl`: what changed by more than the noise
 """
 
 
@@ -30,28 +30,28 @@ def bench(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Which: distances, steps, loops, growth, gpu, pretrained, loading, evaluation, startup; all where "
-            "none is named.",
+            help="Which: distances, steps, loops, growth, gpu, pretrained, loading, evaluation, startup; all by "
+            "default.",
             metavar="NAME",
             show_default=False,
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of torch on the CPU; 1 where other programs run beside.")
+        int | None, typer.Option(min=1, help="Threads of torch on the CPU; use 1 if other programs are running.")
     ] = None,
     write: Annotated[Path | None, typer.Option(help="Append rows to this file.", metavar="FILE")] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Say what moved since the rows of this file.", metavar="FILE")
+        Path | None, typer.Option(help="Say what changed since the rows of this file.", metavar="FILE")
     ] = None,
     repeat: Annotated[int, typer.Option(min=2, help="How often to measure for --against.")] = 3,
     fail: Annotated[bool, typer.Option("--fail", help="With --against: exit with 1 if something got worse.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes: does it run? The figures mean nothing.")] = False,
 ) -> None:
-    """Measure speed and memory. Cases take turns, so their ratios bear some load; their times do not.
+    """Measure speed and memory. Cases take turns, so ratios hold under some load; times do not.
 
-    Close other programs first, or give --threads 1: threads that wait for each other on a core that is taken make
-    times a hundredfold.
+    Close other programs first, or give --threads 1: threads that wait for each other on a busy core can take a hundred
+    times as long.
     """
     import torch
 

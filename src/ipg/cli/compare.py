@@ -37,8 +37,8 @@ images, with a folder of pairs
 `ipg compare --methods erm,jtt --seeds 0,7,42 -o jtt.copies=5 --workers 1`: seeds by number, an option of one method,
 one run after the other so that times can be compared
 
-**Going on.** The same command again runs what is missing or failed and writes the page anew; with more methods or seeds
-it adds them.
+**Continuing.** The same command again runs what is missing or failed and writes the page anew. With more methods or
+seeds it adds them.
 """
 SHARED = ("method", "options", "seed")
 """Settings in which the runs differ."""
@@ -48,16 +48,18 @@ SHARED = ("method", "options", "seed")
 def compare(
     *,
     methods: Annotated[
-        str, typer.Option(help="Methods to compare, with commas between them (`ipg methods` lists all).")
+        str, typer.Option(help="Methods to compare, separated by commas (`ipg methods` lists all).")
     ] = "erm,ipg",
-    seeds: Annotated[str, typer.Option(help="How many seeds, or the seeds themselves with commas: 0,7,42.")] = "3",
+    seeds: Annotated[str, typer.Option(help="How many seeds, or the seeds themselves: 0,7,42.")] = "3",
     option: Annotated[
         list[str] | None,
-        typer.Option("-o", "--option", help="An option of one method's own.", metavar="METHOD.NAME=VALUE"),
+        typer.Option("-o", "--option", help="An option of one method.", metavar="METHOD.NAME=VALUE"),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file of settings; options given here win over it.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file of settings; options on the command line override it.")
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Folder of the rows and the page; runs/compare-DATA where not given.")
+        Path | None, typer.Option(help="Folder of the rows and the page; by default runs/compare-DATA.")
     ] = None,
     workers: Workers = None,
     cluster: ClusterAddress = None,
@@ -67,8 +69,8 @@ def compare(
 ) -> None:
     """Train several methods with the same seeds on the same data, and write one page on how they differ.
 
-    All methods get the same settings. What cannot be trained on the data is refused before anything is; a run that
-    fails stops no other, and the command then exits with 1.
+    All methods get the same settings. If a method cannot train on the data, the command says so before anything trains.
+    A run that fails does not stop the others; the command then exits with 1.
     """
     check_cluster(cluster, cpus, gpus, workers)
 

@@ -86,7 +86,7 @@ def list_sets() -> None:
 @clear
 def fetch(
     name: Annotated[str, typer.Argument(help="What to fetch: mnist.", metavar="NAME")],
-    folder: Annotated[Path | None, typer.Option(help="Where to put it; a cache folder where not given.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Where to put it; by default a cache folder.")] = None,
 ) -> None:
     """Download a data set from its public mirrors, checked against known checksums."""
     from rich.console import Console

@@ -50,7 +50,7 @@ def waterbirds(
 ) -> None:
     """Lay CUB's birds on backgrounds of Places, in the official layout.
 
-    The same command goes on where it was interrupted. Both tasks, bird and place, are read from the one folder.
+    The same command again continues where it was interrupted. Both tasks, bird and place, are read from the one folder.
     """
     from ipg.data.prepare_waterbirds import prepare
 
@@ -68,7 +68,7 @@ def celeba(
 ) -> None:
     """Unpack CelebA from its authors' or Kaggle's archives into the official layout, every image checked.
 
-    The same command goes on where it was interrupted.
+    The same command again continues where it was interrupted.
     """
     from ipg.data.prepare_celeba import prepare
 

@@ -27,7 +27,7 @@ anything is trained
 
 `ipg evaluate runs/guided --pairs other-pairs.csv`: a run on other pairs than its own
 
-`ipg evaluate runs/mine --network python:mine.py:make`: a run that started from code of yours, on its test images
+`ipg evaluate runs/mine --network python:mine.py:make`: a run that started from your own code, on its test images
 """
 OF_PAIRS = ("train", "validation")
 """The splits that pairs are of."""
@@ -54,25 +54,27 @@ def evaluate(
     classes: Annotated[
         str | None,
         typer.Option(
-            help="What the model's outputs mean, in their order: cat,dog; with --data its classes, in the order it has "
-            "them where not given."
+            help="What the model's outputs mean, in their order: cat,dog. By default, with --data, the classes of the "
+            "data in their order."
         ),
     ] = None,
     normalization: Annotated[
-        str | None, typer.Option(help="What its weights expect, where they do not say: imagenet, half, none, …")
+        str | None, typer.Option(help="Normalisation its weights expect, if they do not say: imagenet, half, none, …")
     ] = None,
-    size: Annotated[int | None, typer.Option(help="Side of the images in pixels; 224, or the run's own.")] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Side of the images in pixels; by default the run's own, or 224.")
+    ] = None,
     path_column: Annotated[str | None, typer.Option(help=field_help()["path_column"])] = None,
     label_column: Annotated[str | None, typer.Option(help=field_help()["label_column"])] = None,
     attribute_column: Annotated[str | None, typer.Option(help=field_help()["attribute_column"])] = None,
     split: Annotated[
         str | None,
         typer.Option(
-            help="Which images: test where not given, validation, … Of pairs train or validation; all where not given."
+            help="Which images: test (default), validation, … For pairs: train or validation; all by default."
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure finished runs, or any trained model, on images and on pairs.
 

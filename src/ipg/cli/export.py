@@ -18,7 +18,7 @@ EXAMPLES = """
 
 `ipg export runs/guided --output birds --format torch`: without ONNX, which needs the extra `export`
 
-`ipg export runs/guided --images photos`: checked on these images, where the run's data is not at hand
+`ipg export runs/guided --images photos`: checked on these images, if you do not have the run's data
 """
 
 
@@ -28,7 +28,7 @@ def export(
     format: Annotated[str, typer.Option(help="torch (torch.export), onnx or both.")] = "both",
     data_path: Annotated[str | None, typer.Option(help=MOVED)] = None,
     images: Annotated[
-        Path | None, typer.Option(help="Images to check on; test images of the run's data where not given.")
+        Path | None, typer.Option(help="Images to check on; by default test images of the run's data.")
     ] = None,
     path_column: Annotated[
         str | None,

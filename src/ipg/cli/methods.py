@@ -19,9 +19,9 @@ __all__ = ["EXAMPLES", "methods"]
 EXAMPLES = """
 **Examples**
 
-`ipg methods`: all methods with what each needs and costs, its paper, and whether its figures were made again
+`ipg methods`: all methods with what each needs and costs, its paper, and whether its figures were reproduced
 
-`ipg methods --long`: all in full, with the figures, or why they could not be made again
+`ipg methods --long`: all in full, with the figures, or why they could not be reproduced
 
 `ipg methods joint`: one method with its formula and its own options
 """
@@ -29,12 +29,12 @@ EXAMPLES = """
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="A method to describe in full.", metavar="NAME")] = None,
-    long: Annotated[bool, typer.Option("--long", help="Say more of each.")] = False,
+    long: Annotated[bool, typer.Option("--long", help="Describe each in full.")] = False,
     results: Annotated[
         Path,
         typer.Option(
-            help="Folder of the rows that methods are verified by, a folder a study; where it has none, what the "
-            "project's own gave."
+            help="Folder of the rows that methods are verified by, one folder per study; if it has none, the verdicts "
+            "that come with the package are shown."
         ),
     ] = Path("results"),
 ) -> None:

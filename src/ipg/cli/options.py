@@ -54,7 +54,7 @@ Network = Annotated[
     str | None,
     typer.Option(
         "--network",
-        help="For a run that started from code of yours: the function that makes its network, which is run; the run's "
+        help="For a run that started from your own code: the function that makes its network. It is run, and the run's "
         "weights are loaded into what it returns.",
         metavar="python:FILE:FUNCTION",
     ),
@@ -63,16 +63,16 @@ Network = Annotated[
 Engine = Annotated[
     str,
     typer.Option(
-        help="How iterations are carried out where a trial does not say: auto, eager, captured, or compiled, which "
-        "pays where many trials have the same small network."
+        help="How iterations run if a trial does not say: auto, eager, captured, or compiled, which pays off if many "
+        "trials have the same small network."
     ),
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option("--only", help="Only trials with this, e.g. seed=0,1; may be repeated.", metavar="NAME=VALUE"),
+    typer.Option("--only", help="Only trials with this setting, e.g. seed=0,1; may be repeated.", metavar="NAME=VALUE"),
 ]
 Limit = Annotated[
-    str | None, typer.Option(help="Stop after so long (90s, 30m, 2h), with trials under way saved.", metavar="TIME")
+    str | None, typer.Option(help="Stop after this time (90s, 30m, 2h) and save unfinished trials.", metavar="TIME")
 ]
 OtherModel = Annotated[
     str | None,
@@ -90,23 +90,23 @@ OtherNormalization = Annotated[
     str | None,
     typer.Option(
         "--normalization",
-        help="How images are normalised for --weights; imagenet where --model names a network and this is not given.",
+        help="How images are normalised for --weights; by default imagenet if --model is given.",
     ),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Processes on this machine; a GPU each, or half the cores, where not given. More than one a GPU pays for "
-        "small networks where NVIDIA's MPS is there."
+        help="Processes on this machine; by default one per GPU, or half the cores. More than one per GPU pays off for "
+        "small networks if NVIDIA's MPS is available."
     ),
 ]
 ClusterAddress = Annotated[
     str | None, typer.Option("--cluster", help="Run on a Ray cluster: its address, or auto.", metavar="ADDRESS")
 ]
-Cpus = Annotated[float | None, typer.Option(help="With --cluster: cores a trial takes; 1 where not given.")]
+Cpus = Annotated[float | None, typer.Option(help="With --cluster: cores per trial; 1 by default.")]
 Gpus = Annotated[
     float | None,
-    typer.Option(help="With --cluster: GPUs a trial takes; 1 where not given and the cluster has any."),
+    typer.Option(help="With --cluster: GPUs per trial; by default 1 if the cluster has any."),
 ]
 """For commands that run trials."""
 TIME_IS_OVER = 75

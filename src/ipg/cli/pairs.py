@@ -38,11 +38,11 @@ def _main(context: typer.Context) -> None:
 def show(
     manifest: Annotated[Path, typer.Argument(help="A manifest, or the folder it is in.", metavar="MANIFEST")],
     output: Annotated[
-        Path | None, typer.Option(help="The sheet, .html or .png; sheet.html beside the manifest where not given.")
+        Path | None, typer.Option(help="The sheet, .html or .png; by default sheet.html beside the manifest.")
     ] = None,
     count: Annotated[int, typer.Option(help="How many pairs to show, taken evenly from all.")] = 100,
-    worst: Annotated[bool, typer.Option("--worst", help="Those with the lowest scores of an audit first.")] = False,
-    data: Annotated[str | None, typer.Option(help="The data set, where the folder does not say.")] = None,
+    worst: Annotated[bool, typer.Option("--worst", help="Show the lowest scores of an audit first.")] = False,
+    data: Annotated[str | None, typer.Option(help="The data set, if the folder does not say.")] = None,
     data_path: Annotated[str | None, typer.Option(help="Where its files are, if they have moved.")] = None,
 ) -> None:
     """Write a contact sheet: the members of pairs side by side, with label, score and reason."""

@@ -24,7 +24,7 @@ EXAMPLES = """
 
 `ipg pairs audit pairs --model runs/robust --dry-run`: also whether a network sees the label change; nothing is written
 
-`ipg pairs audit pairs --model timm:resnet50@mine.pth`: the same by a network that you have
+`ipg pairs audit pairs --model timm:resnet50@mine.pth`: the same with a network you have
 
 `ipg pairs audit pairs --predictions predictions.csv --json`: columns image, label, attribute, as any model gave them,
 or what ipg predict wrote
@@ -36,42 +36,44 @@ data/waterbirds100/masks.zip --keep scene`
 
 def audit(
     manifest: Annotated[Path, typer.Argument(help="A manifest, or the folder it is in.", metavar="MANIFEST")],
-    data: Annotated[str | None, typer.Option(help="The data set, where the folder does not say.")] = None,
+    data: Annotated[str | None, typer.Option(help="The data set, if the folder does not say.")] = None,
     data_path: Annotated[str | None, typer.Option(help="Where its files are, if they have moved.")] = None,
     size: Annotated[
         int | None, typer.Option(help="Side at which images are compared, in pixels; that of the pairs, or 224.", min=1)
     ] = None,
     masks: Annotated[
-        Path | None, typer.Option(help="Folder or zip of masks of objects, for pairs that bring none.")
+        Path | None, typer.Option(help="Folder or zip of masks of the objects, for pairs without masks.")
     ] = None,
     keep: Annotated[
-        str, typer.Option(help="What such pairs keep: object, or scene, all that is outside the objects.")
+        str, typer.Option(help="What such pairs keep: object, or scene (all that is outside the objects).")
     ] = "object",
     model: Annotated[
         str | None,
         typer.Option(
-            help="A trained network that says the label: a run, timm:NAME@FILE, torchvision:NAME@FILE, hf:ID, "
+            help="A trained network to ask for the label: a run, timm:NAME@FILE, torchvision:NAME@FILE, hf:ID, "
             "python:FILE:FUNCTION, or a file of weights. It must not lean on the shortcut itself.",
             metavar="SPEC",
         ),
     ] = None,
     normalization: Annotated[
-        str | None, typer.Option(help="What its weights expect, where they do not say: imagenet, half, none, …")
+        str | None, typer.Option(help="Normalisation its weights expect, if they do not say: imagenet, half, none, …")
     ] = None,
     predictions: Annotated[
         list[Path] | None,
         typer.Option(
             help="CSV, Parquet or npz: image, and label, attribute, further attributes or features; or what ipg "
-            "predict wrote. May be given several times."
+            "predict wrote. May be repeated."
         ),
     ] = None,
-    kept: Annotated[float, typer.Option(help="Most distance, 1 - SSIM, where members should agree.")] = 0.45,
-    changed: Annotated[float, typer.Option(help="Least distance, 1 - SSIM, where members may differ.")] = 0.1,
-    features: Annotated[float, typer.Option(help="Most distance in features, as a share of strangers'.")] = 1.0,
+    kept: Annotated[float, typer.Option(help="Largest distance, 1 - SSIM, where members should agree.")] = 0.45,
+    changed: Annotated[float, typer.Option(help="Smallest distance, 1 - SSIM, where members should differ.")] = 0.1,
+    features: Annotated[
+        float, typer.Option(help="Largest distance in features, as a share of that between strangers.")
+    ] = 1.0,
     others: Annotated[float, typer.Option(help="Largest share of further attributes that may differ.")] = 0.25,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; leave the manifest as it is.")] = False,
     device: Annotated[str, typer.Option(help="Where the network runs: auto, cpu, cuda or mps.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Score every pair, and reject those whose label changed, whose shortcut did not, or that changed too much else.
 

@@ -61,7 +61,7 @@ OWN = {
 
 def build(
     builder: Annotated[Builder, typer.Argument(help="How to make them; see below.", metavar="BUILDER")],
-    output: Annotated[Path, typer.Option(help="The folder to make; the same command goes on with it.")],
+    output: Annotated[Path, typer.Option(help="The folder to make; the same command again continues it.")],
     data: Annotated[str, typer.Option(help="A data set of `ipg data list`, or a folder or table of your own.")],
     data_path: Annotated[str | None, typer.Option(help="Where its files are.")] = None,
     count: Annotated[int | None, typer.Option(help="How many pairs, equally from all labels and groups.")] = None,
@@ -80,7 +80,7 @@ def build(
     images: Annotated[
         Path | None,
         typer.Option(
-            help="Folder or zip of the counterparts; counterparts beside the table where not given.",
+            help="Folder or zip of the counterparts; by default counterparts beside the table.",
             rich_help_panel="counterparts",
         ),
     ] = None,
@@ -91,7 +91,7 @@ def build(
     keep: Annotated[
         str | None,
         typer.Option(
-            help="object, to swap the background, or scene, to swap the object; by the data set where not given.",
+            help="object, to swap the background, or scene, to swap the object; by default as the data set needs.",
             rich_help_panel="background",
         ),
     ] = None,
@@ -101,7 +101,7 @@ def build(
     ] = None,
     features: Annotated[
         Path | None,
-        typer.Option(help=".npy, .npz or .safetensors, a row an image.", rich_help_panel="matched"),
+        typer.Option(help=".npy, .npz or .safetensors, one row per image.", rich_help_panel="matched"),
     ] = None,
     network: Annotated[
         str | None,
@@ -131,7 +131,7 @@ def build(
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(help="TOML, a prompt a group; the paper's where not given.", rich_help_panel="edited"),
+        typer.Option(help="TOML, one prompt per group; by default the paper's.", rich_help_panel="edited"),
     ] = None,
     per_group: Annotated[
         int | None, typer.Option(help="Images of each group. [default: 1300]", rich_help_panel="edited")
@@ -149,11 +149,11 @@ def build(
         str | None, typer.Option(help="Where the model runs. [default: cuda]", rich_help_panel="edited")
     ] = None,
 ) -> None:
-    """Make pairs that differ in the shortcut alone: a manifest, and beside it the images that did not exist.
+    """Make pairs that differ only in the shortcut: a manifest, and beside it the images made for it.
 
     counterparts: your own, from a table. background: cut out and pasted, by masks. matched: two images of one label
     that are nearest in features. random: any two of one label. recolored: the two colours swapped. edited: changed by
-    an image model as it is told.
+    an image model.
     """
     given = {
         **{"table": table, "images": images, "masks": masks, "keep": keep, "traces": traces, "features": features},

@@ -25,18 +25,18 @@ def merge(
     manifests: Annotated[
         list[Path], typer.Argument(help="Folders or manifests, the most trusted first.", metavar="MANIFEST")
     ],
-    output: Annotated[Path, typer.Option(help="The folder to make; the same command goes on with it.")],
+    output: Annotated[Path, typer.Option(help="The folder to make; the same command again continues it.")],
     count: Annotated[
-        int | None, typer.Option(help="How many training pairs, equally from all labels; all where not given.")
+        int | None, typer.Option(help="How many training pairs, equally from all labels; all by default.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="The data set, where the folders do not say.")] = None,
+    data: Annotated[str | None, typer.Option(help="The data set, if the folders do not say.")] = None,
     data_path: Annotated[str | None, typer.Option(help="Where its files are, if they have moved.")] = None,
     parquet: Annotated[bool, typer.Option("--parquet", help="Write the manifest as Parquet, not CSV.")] = False,
 ) -> None:
-    """Put the pairs of several folders into one: few real pairs, say, topped up with composed ones.
+    """Merge the pairs of several folders, for instance a few real pairs topped up with composed ones.
 
-    Pairs of the first folder come first, and an image that has a pair is given no second one. Rejected pairs are left
-    out. Held-out pairs are merged as well, all of them.
+    Pairs of the first folder come first. An image that has a pair gets no second one. Rejected pairs are left out.
+    Held-out pairs are merged as well, all of them.
     """
     import shlex
     from collections import Counter

@@ -25,7 +25,7 @@ EXAMPLES = """
 
 `ipg predict runs/guided photo.jpg --output -`: to standard output
 
-`ipg predict runs/mine photos --network python:mine.py:make`: a run that started from code of yours
+`ipg predict runs/mine photos --network python:mine.py:make`: a run that started from your own code
 """
 SHOWN = 5
 """How many unreadable images are named at the end; the CSV names all."""
@@ -56,8 +56,8 @@ def predict(
 ) -> None:
     """Write the predicted class of every image and how likely each class is.
 
-    A line an image: path, predicted, probability, p_CLASS for every class, and error. An image that cannot be read has
-    its reason there and nothing else, and the command exits with 1. The data that the run was trained on is not needed.
+    One line per image: path, predicted, probability, p_CLASS for every class, and error. If an image cannot be read,
+    error says why, and the command exits with 1. The data that the run was trained on are not needed.
     """
     from contextlib import nullcontext
 

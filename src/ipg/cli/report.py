@@ -21,7 +21,7 @@ EXAMPLES = """
 
 `ipg report old/runs/guided --data-path old/photos --pairs old/pairs`: where images and pairs have moved
 
-`ipg report runs/mine --network python:mine.py:make`: a run that started from code of yours
+`ipg report runs/mine --network python:mine.py:make`: a run that started from your own code
 """
 
 

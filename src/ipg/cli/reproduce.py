@@ -33,7 +33,7 @@ EXAMPLES = """
 
 `ipg reproduce --list`: what there is, what each needs, how long it takes and what is done
 
-`ipg reproduce alpha_tau --seeds 3 --list`: what is missing of one, setting by setting, and would be run
+`ipg reproduce alpha_tau --seeds 3 --list`: what is missing of one, setting by setting
 
 `ipg reproduce pairs --quick`: a small version on embedded images, on any machine
 
@@ -44,19 +44,19 @@ minutes; the table says how many seeds it has
 
 `ipg reproduce pairs ablation label_noise --seeds 3`: what is missing of several, in one queue, seed by seed
 
-`ipg reproduce all --limit 8h`: everything but the searches, as far as it comes in that time
+`ipg reproduce all --limit 8h`: everything but the searches, as far as that time allows
 
 `ipg reproduce ablation --data-path waterbirds100=data --model resnet50 --weights resnet50.safetensors`: photographs by
 the paper's network, whose weights you have
 
-`ipg reproduce ablation --table-only`: the table of the rows there are; nothing is run
+`ipg reproduce ablation --table-only`: the table from existing rows; nothing is run
 
 **Several at once.** Their trials share one queue and its processes: seed 0 of all, then seed 1. A run that several ask
-for is made once. What compares times comes last, with one process a GPU whatever `--workers` says. A table in which
-`--only` leaves nothing is passed over.
+for is made once. What compares times comes last, with one process per GPU whatever `--workers` says. A table in which
+`--only` leaves nothing is skipped.
 
-**Going on.** The same command again runs what is still missing. Rows of every study in the folder of results count
-where they tell of the same run.
+**Continuing.** The same command again runs what is still missing. Rows of every study in the folder of results count if
+they are of the same run.
 """
 
 
@@ -64,7 +64,7 @@ def reproduce(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Tables and figures to reproduce; --list shows all. `all`: everything but searches, which are to be "
+            help="Tables and figures to reproduce; --list shows all. `all`: everything but searches, which must be "
             "named.",
             metavar="NAME",
             show_default=False,
@@ -74,22 +74,20 @@ def reproduce(
         bool,
         typer.Option(
             "--list",
-            help="Show all there are and how they stand, of those that are named also what is missing; run nothing.",
+            help="Show what there is and what is done; for those you name also what is missing. Runs nothing.",
         ),
     ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="A small version on embedded images; every output says so.")
     ] = False,
     table_only: Annotated[
-        bool, typer.Option("--table-only", help="Write what the rows there are give; run nothing.")
+        bool, typer.Option("--table-only", help="Write tables and figures from existing rows; run nothing.")
     ] = False,
     results: Annotated[Path, typer.Option(help="Folder of the studies' rows.")] = Path("results"),
     output: Annotated[Path, typer.Option(help="Folder that tables and figures go to.")] = Path("runs/reproduced"),
     where: Annotated[
         list[str] | None,
-        typer.Option(
-            "--data-path", help="Where data is: a path, or DATASET=PATH; may be given several times.", metavar="PATH"
-        ),
+        typer.Option("--data-path", help="Where data is: a path, or DATASET=PATH; may be repeated.", metavar="PATH"),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     engine: Engine = "auto",
@@ -102,13 +100,14 @@ def reproduce(
     normalization: OtherNormalization = None,
     chosen: Only = None,
     seeds: Annotated[
-        int | None, typer.Option(help="Only the first so many seeds of each setting; all where not given.", min=1)
+        int | None, typer.Option(help="Only this many seeds of each setting, from the first; all by default.", min=1)
     ] = None,
     limit: Limit = None,
 ) -> None:
-    """Run what is missing of tables and figures of the paper, and write them with ours beside the paper's.
+    """Reproduce tables and figures of the paper: run what is missing, and write ours beside the paper's.
 
-    Exits with 1 where trials have failed; a failed trial does not stop the others. With 75 where --limit has left some.
+    A trial that fails does not stop the others. Exits with 1 if trials have failed, and with 75 if --limit has left
+    some.
     """
     check_cluster(cluster, cpus, gpus, workers)
     if show and not names:

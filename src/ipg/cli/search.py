@@ -22,37 +22,40 @@ the paper, 100 trials of TPE
 `ipg search --method groupdro --data photos.csv --trials 6 --sampler random --seed 100`: six settings of a method's own
 space, the same on every machine
 
-`ipg search --vary learning_rate=1e-4:1e-2:log --vary batch=64,128 --alpha 0.1`: ranges of your own; what is given is
+`ipg search --vary learning_rate=1e-4:1e-2:log --vary batch=64,128 --alpha 0.1`: ranges of your own; what you fix is
 not searched for
 
-`ipg search --config run.toml --workers 4 --prune`: four processes; trials behind the median are given up
+`ipg search --config run.toml --workers 4 --prune`: four processes; trials behind the median are stopped
 
 `ipg search --data waterbirds100 --storage postgresql://ipg@db.example/searches`: many machines, the same command on
 each
 
-**Afterwards** `ipg train --config searches/NAME/best.toml` trains with what was found. The same command again goes on
-with a search that was stopped (with `--resume` it begins none by mistake); a larger `--trials` adds to one that was
-done.
+**Afterwards** `ipg train --config searches/NAME/best.toml` trains with what was found. The same command again
+continues a search that was stopped (with `--resume` it never starts a new one by mistake); a larger `--trials` adds to
+one that is done.
 """
 
 
 @with_settings_but("seed")
 def search(
     *,
-    config: Annotated[Path | None, typer.Option(help="TOML file of settings; options given here win over it.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder of the search; searches/NAME where not given.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file of settings; options on the command line override it.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder of the search; by default searches/NAME.")] = None,
     trials: Annotated[int, typer.Option(help="How many settings to try.")] = 100,
     sampler: Annotated[str, typer.Option(help="tpe, or random.")] = "tpe",
     vary: Annotated[
         list[str] | None,
         typer.Option(
-            help="A setting to try beside the method's own: NAME, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B,C; may "
-            "be given several times.",
+            help="A setting to vary besides the method's own: NAME, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B,C; "
+            "may be repeated.",
             metavar="RANGE",
         ),
     ] = None,
     first_seed: Annotated[
-        int, typer.Option("--seed", help="Seed of the sampler and of every trial; those of results are below 100.")
+        int,
+        typer.Option("--seed", help="Seed of the sampler and of every trial; below 100 are those of results."),
     ] = 100,
     objective: Annotated[
         str,
@@ -61,29 +64,27 @@ def search(
             "needed); auto is the first that the data have."
         ),
     ] = "auto",
-    prune: Annotated[bool, typer.Option("--prune", help="Give up trials behind the median of the others.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Stop trials that are behind the median of the others.")
+    ] = False,
     workers: Workers = None,
     storage: Annotated[
         str | None,
         typer.Option(
-            help="PostgreSQL database for many machines, postgresql://USER@HOST/DATABASE; a file in the folder where "
-            "not given.",
+            help="PostgreSQL database for many machines, postgresql://USER@HOST/DATABASE; by default a file in the "
+            "folder.",
             envvar="IPG_STORAGE",
             show_envvar=True,
             metavar="ADDRESS",
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="What the search is called in a database; DATA-METHOD where not given.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a search that was begun; refuse to begin one.")
-    ] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the search in a database; by default DATA-METHOD.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a search; refuse to start a new one.")] = False,
     settings: dict[str, Any],
 ) -> None:
-    """Search for settings: trials on the training images, judged on validation images, the best written to a file.
+    """Search for settings: train on the training images, judge on validation images, write the best to a file.
 
-    The test images are taken out of the data first, so that nothing can look at them.
+    The test images are removed from the data first, so that nothing can look at them.
     """
     import shlex
 

@@ -45,14 +45,14 @@ EXAMPLES = """
 
 `ipg study mine.toml --workers 4`: a study file, by four processes
 
-`ipg study mine.toml --cluster auto --cpus 4 --gpus 1`: on a Ray cluster, a trial on four cores and a GPU
+`ipg study mine.toml --cluster auto --cpus 4 --gpus 1`: on a Ray cluster, four cores and a GPU per trial
 
 `ipg study mine.toml --only method=ipg --only seed=0,1 --limit 55m`: a part of it, for at most 55 minutes
 
 `ipg study waterbirds100_tuned --data-path waterbirds --model resnet50 --weights resnet50.safetensors`: with the paper's
 network, whose weights you have; its rows stand beside the others; the command table shows them with the same options
 
-**A study file.** Every arm is run once a seed, with the settings of `[base]` and its own:
+**A study file.** Every arm is run once per seed, with the settings of `[base]` and its own:
 
 ```
 dataset = "photos.csv"
@@ -69,10 +69,11 @@ protocol = "mine"
 config = { alpha = 0.2 }
 ```
 
-docs/scale.md says what else may stand in it.
+docs/scale.md says what else it may hold.
 
-**Going on.** The same command again runs what is still missing: trials under way go on where they were, failed ones are
-tried again. Several runners may be at one study at once, also on several machines that share the folder of results.
+**Continuing.** The same command again runs what is still missing: unfinished trials continue where they were, failed
+ones are tried again. Several runners may work on one study at once, also on several machines that share the folder of
+results.
 """
 
 
@@ -86,10 +87,7 @@ def study(
     ] = None,
     results: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of the rows, or one that has them in a folder by the name of the study; results/STUDY where "
-            "not given."
-        ),
+        typer.Option(help="Folder of the rows, or one with a folder named after the study; by default results/STUDY."),
     ] = None,
     data_path: Annotated[str | None, typer.Option(help="Where the data set's files are.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
@@ -107,9 +105,10 @@ def study(
         bool, typer.Option("--list", help="Show which trials are done, running, begun, failed or missing; run none.")
     ] = False,
 ) -> None:
-    """Run the trials of a study that are not done yet: a row each, and a traceback for each that fails.
+    """Run the trials of a study that are not done yet, and write one row for each.
 
-    Exits with 1 where trials have failed; a failed trial does not stop the others. With 75 where --limit has left some.
+    A trial that fails leaves a traceback and does not stop the others. Exits with 1 if trials have failed, and with 75
+    if --limit has left some.
     """
     check_cluster(cluster, cpus, gpus, workers)
     if name is None:

@@ -36,7 +36,7 @@ def table(
         Path, typer.Option(help="Folder of the results: of all studies, or of the rows of this one.")
     ] = Path("results"),
     format_: Annotated[str, typer.Option("--format", help="md, latex, csv, json or html.")] = "md",
-    output: Annotated[Path | None, typer.Option(help="File to write; printed where not given.")] = None,
+    output: Annotated[Path | None, typer.Option(help="File to write; by default the table is printed.")] = None,
     model: OtherModel = None,
     weights: OtherWeights = None,
     normalization: OtherNormalization = None,

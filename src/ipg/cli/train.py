@@ -21,7 +21,7 @@ EXAMPLES = """
 `ipg train --data colored_mnist --data-path mnist.npz --pairs 1208 --alpha 0.5 --margin 0.08 --every 1 --pair-batch 128
 --epochs 18 --learning-rate 1e-3 --schedule constant`: the paper's settings
 
-`ipg train --from runs/plain --data photos.csv --pairs pairs.csv --output runs/repaired`: go on from a trained network
+`ipg train --from runs/plain --data photos.csv --pairs pairs.csv --output runs/repaired`: repair a trained network
 
 `ipg train --config run.toml --seed 3`: settings from a file, one of them changed
 
@@ -38,14 +38,14 @@ pairs may mislead.
 @with_settings
 def train(
     *,
-    config: Annotated[Path | None, typer.Option(help="TOML file of settings; options given here win over it.")] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder of the run; runs/DATA-METHOD-SEED where not given.")
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file of settings; options on the command line override it.")
     ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/DATA-METHOD-SEED.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write metrics for TensorBoard.")] = False,
     settings: dict[str, Any],
 ) -> None:
-    """Train a classifier. Run the same command again to go on with a run that was stopped."""
+    """Train a classifier. Give the same command again to continue a run that was stopped."""
     import shlex
 
     from ipg.config import RunConfig, load_config

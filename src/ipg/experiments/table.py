@@ -1,11 +1,12 @@
 """The tables of the results, made from the rows in `results/` and the paper's figures. No number is typed by hand.
 
-    python -m ipg.experiments.table --write README.md    # what stands between its markers, results/README.md, and the
+    python -m ipg.experiments.table --write README.md    # what stands between the markers of this page and of
+                                                         # docs/benchmarks.md beside it, results/README.md, and the
                                                          # summary that comes with the package
     python -m ipg.experiments.table --check README.md    # exits 1 where a page is not what the rows give
 
 A page says where a table goes by `<!-- results:colored_mnist -->` and `<!-- /results:colored_mnist -->`: the name of a
-data set, or of a study.
+data set, or of a study, or `headline` for the one table of all data sets.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ipg.experiments.arms import published
+from ipg.experiments.reproduce.headline import headline_table
 from ipg.experiments.store import read_rows
 from ipg.experiments.study import STUDIES
 from ipg.experiments.summary import FILE, summary_text
@@ -28,6 +30,11 @@ from ipg.experiments.tables.text import markdown, origin, short
 from ipg.files import write_text
 
 __all__ = ["fill", "markdown", "origin", "short"]
+
+HEADLINE = "headline"
+"""The name of the table of all data sets."""
+BENCHMARKS = Path("docs", "benchmarks.md")
+"""The page of the long tables, beside the README."""
 
 
 def fill(page: str, tables: Mapping[str, str]) -> str:
@@ -51,23 +58,31 @@ def fill(page: str, tables: Mapping[str, str]) -> str:
 def _pages(readme: Path, results: Path, studies: Path) -> dict[Path, str]:
     """Every page that is made from rows, as it should be."""
     known, figures = measured(results, studies), published()
-    text = readme.read_text(encoding="utf-8")
+    benchmarks = readme.parent / BENCHMARKS
+    files = [readme, *([benchmarks] if benchmarks.is_file() else [])]
+    texts = {path: path.read_text(encoding="utf-8") for path in files}
+    asked = {path: re.findall(r"<!-- results:(\w+) -->", text) for path, text in texts.items()}
+    if not any(asked.values()):
+        raise ValueError(f"{readme} has no place for a table; put <!-- results:DATASET --> and its end where one goes")
     datasets = {arm.dataset for study in known for arm in study.arms}
     alone = {study.name: study for study in known if study.name not in datasets}
-    wanted = [name for name in re.findall(r"<!-- results:(\w+) -->", text) if name in datasets or name in alone]
-    if not wanted:
-        raise ValueError(f"{readme} has no place for a table; put <!-- results:DATASET --> and its end where one goes")
 
     def table(name: str) -> str:
+        if name == HEADLINE:
+            return headline_table(results, known)
         if name in datasets:
             return dataset_table(name, known, figures)
         if name.endswith(ENDING):
             return rivals_table(alone[name], figures)
         return photographs_table(alone[name].arms, figures)
 
-    tables = {name: table(name) for name in wanted}
+    made = {
+        path: fill(texts[path], {name: table(name) for name in names if name in {HEADLINE, *datasets, *alone}})
+        for path, names in asked.items()
+        if names
+    }
     speed = read_rows(results / "speed.jsonl")
-    pages = {readme: fill(text, tables), results / "README.md": results_page(known, figures, speed)}
+    pages = made | {results / "README.md": results_page(known, figures, speed)}
     package = readme.parent / "src" / "ipg" / "experiments"
     return pages | ({package / FILE: summary_text(results)} if package.is_dir() else {})
 

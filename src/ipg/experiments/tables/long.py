@@ -52,9 +52,9 @@ def results_page(studies: Sequence[Measured], figures: Sequence[Figure], speed: 
     commands = "\n".join(f"$ ipg study {study.name}{_data_path(study)}" for study in studies)
     parts = [
         "# Results",
-        "A row a trial in `<study>/trials.jsonl`, a row a measurement in `speed.jsonl`. This page, the tables of the "
-        "project's README and the summary that comes with the package are made from them by `python -m "
-        "ipg.experiments.table --write README.md`, and a test checks that they are.",
+        "`<study>/trials.jsonl` has one row per trial, `speed.jsonl` one row per measurement. `python -m "
+        "ipg.experiments.table --write README.md` makes this page from them, and the tables of the project's README "
+        "and of docs/benchmarks.md, and the summary that comes with the package. A test checks that they match.",
         "## How to make the rows again",
         f"```console\n{commands}\n$ python -m ipg.experiments.table --write README.md\n```",
         f"`--data-path` names MNIST, as one npz or as the folder of its idx files, or of photographs the folder that "

@@ -31,7 +31,7 @@ from ipg.methods import method_class
 from ipg.methods.base import NEEDS
 from ipg.methods.options import option_defaults
 
-__all__ = ["ENDING", "rivals_table"]
+__all__ = ["ENDING", "contender", "ranked", "rivals_table"]
 
 ENDING = "_unified"
 """How studies of the unified protocol end."""
@@ -48,18 +48,17 @@ _VARIANTS = {
 
 def rivals_table(study: Measured, figures: Sequence[Figure]) -> str:
     """The table of a study of the unified protocol: what each method needs, reaches and costs, the paper beside."""
-    arms = [arm for arm in study.arms if arm.rows]
+    arms = ranked(study)
     if not arms:
         return "Not measured yet."
     by_group = all(arm.config["selection"] == "worst_group" for arm in arms)
     metric = "worst_group" if by_group else "average"
-    ranked = sorted(arms, key=lambda arm: (-_mean(arm, "worst_group"), -_mean(arm, "average")))
     plain = [arm for arm in arms if arm.method == "erm"]
     head = ["", "needs", "worst group" if by_group else "accuracy", "average" if by_group else "worst group"]
     head += ["time", "seeds", "paper, its own protocol"]
     lines = [
         [
-            _title(arm, arms),
+            contender(arm, arms),
             ", ".join(sorted(method_class(arm.method).needs)) or NONE,
             percent(arm.spread(metric)),
             percent(arm.spread("average" if by_group else "worst_group")),
@@ -67,11 +66,17 @@ def rivals_table(study: Measured, figures: Sequence[Figure]) -> str:
             seeds_text(arm),
             _cell(_figure(arm, figures, by_group=by_group)),
         ]
-        for arm in ranked
+        for arm in arms
     ]
     return "\n\n".join(
-        [markdown(head, lines, text=2), wrapped(_notes(ranked, figures, by_group=by_group)), _from(ranked, study)]
+        [markdown(head, lines, text=2), wrapped(_notes(arms, figures, by_group=by_group)), _from(arms, study)]
     )
+
+
+def ranked(study: Measured) -> list[Arm]:
+    """The arms that have rows, the best worst group first."""
+    arms = [arm for arm in study.arms if arm.rows]
+    return sorted(arms, key=lambda arm: (-_mean(arm, "worst_group"), -_mean(arm, "average")))
 
 
 def _figure(arm: Arm, figures: Sequence[Figure], *, by_group: bool) -> Figure | None:
@@ -94,26 +99,26 @@ def _cell(figure: Figure | None) -> str:
 
 def _marked(arms: Sequence[Arm], figures: Sequence[Figure], *, by_group: bool) -> str:
     """A sentence on what is marked; none without marks."""
-    told = [(_title(arm, arms), _figure(arm, figures, by_group=by_group)) for arm in arms]
+    told = [(contender(arm, arms), _figure(arm, figures, by_group=by_group)) for arm in arms]
     notes = "; ".join(f"{title}'s is {figure.note}" for title, figure in told if figure and figure.note)
-    return f" {MARK}: of something else than its line: {notes}." if notes else ""
+    return f" {MARK}: not the same quantity as its line: {notes}." if notes else ""
 
 
 def _notes(arms: Sequence[Arm], figures: Sequence[Figure], *, by_group: bool) -> str:
     """What the columns are."""
     networks = sorted({str(arm.config["model"]) for arm in arms})
     epochs = sorted({int(arm.config["epochs"]) for arm in arms})
-    collapses = [f"{_title(arm, arms)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed]
+    collapses = [f"{contender(arm, arms)}: {arm.collapsed} of {len(arm.rows)}" for arm in arms if arm.collapsed]
     meaning = collapse_text(sum(arm.broke_off for arm in arms)).capitalize()
-    begun = restarts_text((_title(arm, arms), arm) for arm in arms)
-    lost = unmeasured_text((_title(arm, arms), arm.unmeasured, len(arm.rows)) for arm in arms)
+    begun = restarts_text((contender(arm, arms), arm) for arm in arms)
+    lost = unmeasured_text((contender(arm, arms), arm.unmeasured, len(arm.rows)) for arm in arms)
     return (
         "Test accuracy in percent, mean ± standard deviation over seeds, ranked by the worst group. Network: "
-        f"{', '.join(map(code, networks))}; {' or '.join(map(str, epochs))} epochs; the kept epoch by the same rule "
-        f"for all ({' and '.join(sorted({code(str(arm.config['selection'])) for arm in arms}))}). Each method had the "
-        "same number of configurations of its own space, or all where there are fewer, on one seed, judged without "
-        f"test images, and the best was frozen before these rows. {_rule(arms)}*Time*: a trial's, evaluations included "
-        f"and compiling apart, over that of ERM in the same study, of {TIMED} trials or more that had the GPU to "
+        f"{', '.join(map(code, networks))}; {' or '.join(map(str, epochs))} epochs; the same rule keeps an epoch for "
+        f"all ({' and '.join(sorted({code(str(arm.config['selection'])) for arm in arms}))}). Each method had the same "
+        "number of configurations of its own space, or all if it has fewer. One seed judged them without test images, "
+        f"and the best was frozen before these rows were made. {_rule(arms)}*Time*: of a trial with its evaluations, "
+        f"without compiling, over that of ERM in the same study, from at least {TIMED} trials that had the GPU to "
         "themselves. *Paper*: what the paper has for the method, mostly quoted from others under their own protocols"
         + (", on ResNet-50" if by_group else "")
         + f".{_marked(arms, figures, by_group=by_group)} {meaning}: {'; '.join(collapses) or 'none'}."
@@ -132,7 +137,7 @@ def _from(arms: Sequence[Arm], study: Measured) -> str:
     return wrapped(f"{origin(rows)}. All settings: `ipg study {study.name} --list`.")
 
 
-def _title(arm: Arm, among: Sequence[Arm]) -> str:
+def contender(arm: Arm, among: Sequence[Arm]) -> str:
     """The method, with what sets it apart from another contender of the same name."""
     apart = [_VARIANTS[name][str(arm.options[name])] for name in _VARIANTS if arm.options.get(name) in _VARIANTS[name]]
     if arm.method == "erm" and not arm.config["class_weighted"]:

@@ -34,6 +34,8 @@ SUBSET = "_subset"
 """How data sets end that hold a part of one of the paper's."""
 _BUILT = {"counterparts": "real ", "background": "composed ", "matched": "matched ", "random": "random "}
 """Where pairs of photographs come from, by their builder."""
+_SHARED = ("epochs", "batch", "learning_rate", "schedule", "crop", "pair_batch", "margin", "selection")
+"""Settings that the page tells once for all arms of a protocol that agree in them."""
 _APART = ("unified", "repair")
 """Protocols that have a table of their own."""
 
@@ -138,12 +140,21 @@ def _is_default(arm: Arm) -> bool:
 
 
 def _titles(arms: Sequence[Arm], *, photographs: bool = False) -> list[str]:
-    """The arms in words; those that would read alike say by whose settings they are."""
+    """The arms in words; those that would read alike say by whose settings they are, or in which they differ."""
     titles = [_title(arm, photographs=photographs) for arm in arms]
-    return [
-        f"{title}, {PROTOCOLS.get(arm.protocol, arm.protocol)}" if titles.count(title) > 1 else title
-        for title, arm in zip(titles, arms, strict=True)
-    ]
+    told = []
+    for title, arm in zip(titles, arms, strict=True):
+        alike = [other for other, name in zip(arms, titles, strict=True) if name == title]
+        same = [other for other in alike if other.protocol == arm.protocol]
+        whose = [PROTOCOLS.get(arm.protocol, arm.protocol)] if len(same) < len(alike) else []
+        told.append(", ".join([title, *whose, *_differing(arm, same)]))
+    return told
+
+
+def _differing(arm: Arm, among: Sequence[Arm]) -> list[str]:
+    """The settings of an arm in which not all of `among` agree, in words."""
+    names = [name for name in _SHARED if len({str(other.config[name]) for other in among}) > 1]
+    return [_setting(name, str(arm.config[name])) for name in names]
 
 
 def _title(arm: Arm, *, photographs: bool = False) -> str:
@@ -179,12 +190,17 @@ def _told(settings: Mapping[str, Mapping[str, str]]) -> list[str]:
 def _settings(protocol: str, arms: Sequence[Arm]) -> dict[str, str]:
     """What all guided arms of a protocol share, by name, as the page says it; nothing where there are none."""
     same = [arm for arm in arms if arm.protocol == protocol and "pairs" in method_class(arm.method).needs]
-    names = ("epochs", "batch", "learning_rate", "schedule", "crop", "pair_batch", "margin", "selection")
-    found = {name: str(next(iter(values))) for name in names if len(values := {arm.config[name] for arm in same}) == 1}
+    found = {
+        name: str(next(iter(values))) for name in _SHARED if len(values := {arm.config[name] for arm in same}) == 1
+    }
     if found.get("crop") == "1.0":  # none
         del found["crop"]
-    said = {name: f"{words(name)} {code(value)}" for name, value in found.items()}
-    return said | ({"epochs": f"{found['epochs']} epochs"} if "epochs" in found else {})
+    return {name: _setting(name, value) for name, value in found.items()}
+
+
+def _setting(name: str, value: str) -> str:
+    """A setting as the page says it."""
+    return f"{value} epochs" if name == "epochs" else f"{words(name)} {code(value)}"
 
 
 def _sentence(text: str) -> str:
