@@ -260,7 +260,8 @@ def test_the_same_command_goes_on_and_another_is_refused(ipg, assert_refused, sh
         (("random", "--count", "4", "--split", "test"), ("pairs are made of train or validation images alone",)),
         (("edited", "--count", "4"), ("counted with --per-group and --candidates",)),
         (("edited",), ("not about blond hair and gender" if find_spec("diffusers") else "need the extra edit",)),
-        (("recolored", "--count", "4"), ("recoloured pairs swap two channels",)),
+        (("recolored", "--count", "4"), ("recoloured pairs swap two channels", "by masks (background)")),
+        (("foo",), ("Invalid value for 'BUILDER': 'foo' is not one of 'counterparts', ",)),
         (
             ("random", "--count", "400"),
             (
