@@ -35,13 +35,19 @@ from ipg.words import times
 __all__ = ["Run", "fit"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished run: its network, its numbers, and what it was trained on."""
 
     config: RunConfig
     materials: Materials
     outcome: Outcome
+
+    def __repr__(self) -> str:
+        metrics = self.result.get("metrics") or {}
+        known = [(name, metrics.get(name)) for name in ("average", "worst_group", "pair_disagreement")]
+        told = "".join(f", {name.replace('_', ' ')} {100 * share:.1f} %" for name, share in known if share is not None)
+        return f"Run({self.config.method} on {self.materials.table.name}, seed {self.config.seed}{told})"
 
     @property
     def model(self) -> nn.Module:
