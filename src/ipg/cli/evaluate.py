@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ipg.cli.options import MOVED, Network
-from ipg.config import field_help
+from ipg.cli.options import MOVED, KnownAttributeColumn, KnownLabelColumn, KnownPathColumn, Network
 from ipg.words import did_you_mean
 
 __all__ = ["EXAMPLES", "evaluate"]
@@ -62,9 +61,9 @@ def evaluate(
         str | None, typer.Option(help="What its weights expect, where they do not say: imagenet, half, none, …")
     ] = None,
     size: Annotated[int | None, typer.Option(help="Side of the images in pixels; 224, or the run's own.")] = None,
-    path_column: Annotated[str | None, typer.Option(help=field_help()["path_column"])] = None,
-    label_column: Annotated[str | None, typer.Option(help=field_help()["label_column"])] = None,
-    attribute_column: Annotated[str | None, typer.Option(help=field_help()["attribute_column"])] = None,
+    path_column: KnownPathColumn = None,
+    label_column: KnownLabelColumn = None,
+    attribute_column: KnownAttributeColumn = None,
     split: Annotated[
         str | None,
         typer.Option(
