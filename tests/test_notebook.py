@@ -105,6 +105,23 @@ def test_names_alone(bars: dict[str, Any]) -> None:
     assert not run.model.training
 
 
+def test_tensors_by_split_and_pairs_of_floats_train_as_tables_and_sets_do() -> None:
+    table, held = stripes(), repainted(stripes(), "validation", 20)
+    pairs = repainted(table, "train", 20)
+    parts = {split: table.part(split) for split in table.splits}
+    tensors = {split: (part.images.float() / 255, part.label, part.attribute) for split, part in parts.items()}
+    floats = [ipg.Pairs(kept.first / 255, kept.second / 255, kept.label) for kept in (pairs, held)]
+    runs = []
+    for data, guide, measure in ((table, pairs, held), (tensors, *floats)):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Flatten(), nn.Linear(108, 8), nn.ReLU(), nn.Linear(8, 3))
+        runs.append(fit(network, data, guide, held_out=measure, device="cpu", **SMALL))
+    first, second = (run.model.state_dict() for run in runs)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert runs[0].result["metrics"]["worst_group"] == runs[1].result["metrics"]["worst_group"]
+    assert runs[1].result["metrics"]["pair_disagreement"] is not None
+
+
 def test_without_arguments_it_is_guided_training_on_the_embedded_images(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
@@ -422,10 +439,13 @@ def test_a_network_of_ones_own_needs_no_name_for_photographs() -> None:
     ("changes", "message"),
     [
         ({"model": Net}, "model is a type; expected an nn.Module, or the name of a model"),
-        ({"data": [1, 2]}, "data is a list; expected an ImageTable, the name of a data set, or a path"),
-        ({"data": None}, "data is a NoneType; expected an ImageTable"),
-        ({"pairs": [1]}, "pairs is a list; expected a PairSet, their folder, or how many to build"),
-        ({"held_out": 8}, "held_out is a int; expected a PairSet"),
+        ({"data": [1, 2]}, "data is a list; expected tensors by split, .*, the name of a data set, or a path"),
+        ({"data": None}, "data is a NoneType; expected tensors by split"),
+        (
+            {"pairs": [1]},
+            r"pairs is a list; expected ipg\.Pairs\(first, .*, their folder, or how many to build",
+        ),
+        ({"held_out": 8}, "held_out is a int; expected ipg.Pairs"),
         ({"model": "resnet"}, "there is no model 'resnet'"),
         ({"data": "cats"}, "unknown data set 'cats'"),
         ({"method": "erm2"}, "there is no method 'erm2'"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipg.words import did_you_mean, ranges, times
+from ipg.words import bytes_in_words, did_you_mean, ranges, times
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,17 @@ from ipg.words import did_you_mean, ranges, times
 )
 def test_ranges(numbers: list[int], expected: str) -> None:
     assert ranges(numbers) == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (1, "1 byte"), (999, "999 bytes"), (1_000, "1.0 kB"), (12_345, "12 kB"), (8_570_000, "8.6 MB"),
+        (1.84e9, "1.8 GB"), (30e9, "30 GB"), (2.5e12, "2,500 GB"),
+    ],
+)  # fmt: skip
+def test_sizes(number: float, expected: str) -> None:
+    assert bytes_in_words(number) == expected
 
 
 def test_how_often() -> None:

@@ -42,7 +42,7 @@ from ipg.modes import Modes
 from ipg.pace import Every, FollowingPace, Pace
 from ipg.paired import DrawsPairs, Pairs, check_kind, check_replicas, check_shard, gather_pairs
 from ipg.records import Correction, Report, Spread, Terms, keep_correction, keep_pairs, plain_report
-from ipg.settings import check_head, check_optimizer, check_settings, parse_margin, takes, warn_of_others
+from ipg.settings import check_head, check_loss, check_optimizer, check_settings, parse_margin, takes, warn_of_others
 from ipg.watch import TASK, CollapseError, NonFiniteError, Watch, count_norm
 
 __all__ = [
@@ -105,11 +105,11 @@ class Guidance:
         generator: torch.Generator | None = None,
         process_group: Group = "auto",
     ) -> None:
-        number, relative = parse_margin(margin)
+        self._asked, (number, relative) = margin, parse_margin(margin)
         check_settings(
             alpha=alpha, tau=tau, every=every, floor=floor, batch_norm=batch_norm, distance=distance, jitter=jitter
         )
-        check_optimizer(optimizer)
+        check_optimizer(model, optimizer)
         self.model, self.optimizer = model, optimizer
         self._to_none = {"set_to_none": True} if takes(optimizer.zero_grad, "set_to_none") else {}
         self.alpha, self.tau, self.every, self.floor, self.strict = alpha, tau, every, floor, strict
@@ -138,6 +138,11 @@ class Guidance:
         self.pace = FollowingPace(alpha=alpha, tau=tau, like=self._values) if every == "auto" else Pace(every)
         self.watch = Watch(self._values.device)
         self.correction = Correction(self._values)
+
+    def __repr__(self) -> str:
+        names = ("alpha", "tau", "every", "batch_norm", "iteration")
+        told = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"Guidance({type(self.model).__name__}, {type(self.optimizer).__name__}, margin={self._asked!r}, {told})"
 
     @property
     def due(self) -> bool:
@@ -183,8 +188,7 @@ class Guidance:
             loss = task_loss()
             if any(p.grad is not None for p in self.parameters()):
                 raise RuntimeError("task_loss must only return the loss; it ran backward itself")
-            if not loss.requires_grad:
-                raise RuntimeError("task_loss returned a loss without a graph; compute it with gradients enabled")
+            check_loss(loss)
             self._scaled(loss).backward()  # type: ignore[no-untyped-call]
             if pairs is None:
                 self._average()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import NoneType
@@ -17,8 +17,10 @@ from ipg.config import RunConfig
 from ipg.data.errors import DataError
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
+from ipg.data.tensors import as_bytes, table_of
 from ipg.evaluation.groups import evaluate, evaluating, logits_of
 from ipg.evaluation.pairs import pair_disagreement
+from ipg.guidance import Pairs
 from ipg.methods import Method, method_class
 from ipg.models import load_model
 from ipg.pairs.pairset import PairSet
@@ -35,13 +37,19 @@ from ipg.words import times
 __all__ = ["Run", "fit"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished run: its network, its numbers, and what it was trained on."""
 
     config: RunConfig
     materials: Materials
     outcome: Outcome
+
+    def __repr__(self) -> str:
+        metrics = self.result.get("metrics") or {}
+        known = [(name, metrics.get(name)) for name in ("average", "worst_group", "pair_disagreement")]
+        told = "".join(f", {name.replace('_', ' ')} {100 * share:.1f} %" for name, share in known if share is not None)
+        return f"Run({self.config.method} on {self.materials.table.name}, seed {self.config.seed}{told})"
 
     @property
     def model(self) -> nn.Module:
@@ -160,11 +168,11 @@ def _find_pairs(config: RunConfig, home: RunFolder, started_in: object) -> str:
 
 def fit(
     model: nn.Module | str | None = None,
-    data: ImageTable | str | Path = "colored_fashion",
-    pairs: PairSet | int | str | Path | None = None,
+    data: ImageTable | Mapping[str, Sequence[Any]] | str | Path = "colored_fashion",
+    pairs: PairSet | Pairs | int | str | Path | None = None,
     *,
     method: str = "ipg",
-    held_out: PairSet | None = None,
+    held_out: PairSet | Pairs | None = None,
     folder: str | Path | None = None,
     listeners: Sequence[Listener] = (),
     **settings: Any,
@@ -173,8 +181,10 @@ def fit(
 
     Args:
         model: a network of your own with a linear head, or the name of one; what suits the data where not given.
-        data: your images as an `ImageTable`, a folder or table of them, or the name of a data set.
-        pairs: your invariance pairs, their folder or manifest, or how many to build.
+        data: your images as tensors by split, `{"train": (images, labels), "test": (images, labels)}` with attributes
+            for a third where they are known (`ipg.data.tensors`); as an `ImageTable`; a folder or table of them; or the
+            name of a data set.
+        pairs: your invariance pairs, of training images, their folder or manifest, or how many to build.
         method: `ipg`, or another of `ipg methods`.
         held_out: pairs of validation images to measure disagreement on. They are built where the data has a name;
             for data of your own give them, or ask for some with `held_out_pairs`.
@@ -183,9 +193,14 @@ def fit(
         settings: any further field of `ipg.config.RunConfig`, e.g. `epochs=10, alpha=0.2`.
     """
     _check_kind("model", model, (nn.Module, str, NoneType), "an nn.Module, or the name of a model")
-    _check_kind("data", data, (ImageTable, str, Path), "an ImageTable, the name of a data set, or a path")
-    _check_kind("pairs", pairs, (PairSet, int, str, Path, NoneType), "a PairSet, their folder, or how many to build")
-    _check_kind("held_out", held_out, (PairSet, NoneType), "a PairSet")
+    kinds = 'tensors by split, {"train": (images, labels), "test": (images, labels)}, the name of a data set, or a path'
+    _check_kind("data", data, (ImageTable, Mapping, str, Path), kinds)
+    kinds = "ipg.Pairs(first, second, label), an ipg.PairSet, their folder, or how many to build"
+    _check_kind("pairs", pairs, (PairSet, Pairs, int, str, Path, NoneType), kinds)
+    _check_kind("held_out", held_out, (PairSet, Pairs, NoneType), "ipg.Pairs(first, second, label) or an ipg.PairSet")
+    data = table_of(data) if isinstance(data, Mapping) else data
+    pairs = _set_of(pairs, "pairs", "train") if isinstance(pairs, Pairs) else pairs
+    held_out = _set_of(held_out, "held_out", "validation") if isinstance(held_out, Pairs) else held_out
     values: dict[str, Any] = {"method": method, **settings}
     if isinstance(model, str):
         values["model"] = model
@@ -217,6 +232,13 @@ def fit(
 def _check_kind(name: str, value: object, kinds: tuple[type, ...], expected: str) -> None:
     if not isinstance(value, kinds):
         raise ValueError(f"{name} is a {type(value).__name__}; expected {expected}")
+
+
+def _set_of(pairs: Pairs, name: str, split: str) -> PairSet:
+    """A batch of pairs as a set of them; where its images come from is not known."""
+    first, second = as_bytes(pairs.first, f"{name}.first"), as_bytes(pairs.second, f"{name}.second")
+    nowhere = torch.full((len(pairs), 2), -1)
+    return PairSet(first, second, pairs.label.cpu().long(), nowhere, split=split, builder="own")
 
 
 def _with_own(

@@ -12,10 +12,16 @@ from torch import Tensor
 from ipg.collectives import Peers, shard
 from ipg.gradients import global_norm
 
-__all__ = ["DrawsPairs", "Pairs", "check_kind", "check_replicas", "check_shard", "gather_pairs"]
+__all__ = ["DrawsPairs", "Pairs", "check_kind", "check_replicas", "check_shard", "gather_pairs", "in_short"]
 
 
-@dataclass(frozen=True, slots=True)
+def in_short(pairs: int, images: Tensor) -> str:
+    """`40 pairs of (3, 8, 8), float32 on cpu`: what is told of many images, in place of all their numbers."""
+    many = "1 pair" if pairs == 1 else f"{pairs:,} pairs"
+    return f"{many} of {tuple(images.shape[1:])}, {str(images.dtype).removeprefix('torch.')} on {images.device}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Pairs:
     """A batch of n invariance pairs: two images that differ in the shortcut alone, and the label they share."""
 
@@ -26,6 +32,12 @@ class Pairs:
     """Pairs in the whole batch, where this is a shard of it made by `shard`; the last shards may end in padding."""
 
     def __post_init__(self) -> None:
+        for name in ("first", "second", "label"):
+            if not isinstance(getattr(self, name), Tensor):
+                raise TypeError(
+                    f"pairs are tensors, got {type(getattr(self, name)).__name__} for {name}; use "
+                    f"torch.as_tensor({name})"
+                )
         if self.first.shape != self.second.shape:
             raise ValueError(
                 f"the members of a pair must have one shape, got first {tuple(self.first.shape)} "
@@ -40,6 +52,9 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def __repr__(self) -> str:
+        return f"Pairs({in_short(len(self), self.first)})"
 
     def to(self, device: torch.device | str) -> Pairs:
         """The same pairs on `device`."""

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from ipg.rationale import can_be_read
 
-__all__ = ["check_head", "check_optimizer", "check_settings", "parse_margin", "takes", "warn_of_others"]
+__all__ = [
+    "check_head", "check_loss", "check_optimizer", "check_settings", "parse_margin", "takes", "warn_of_others",
+]  # fmt: skip
 
 
 def check_settings(
@@ -36,8 +38,14 @@ def check_settings(
         )
 
 
-def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Raise a ValueError where a step needs a closure, or climbs."""
+def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raise a TypeError where either is none, and a ValueError where a step needs a closure, or climbs."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {_kind(model)}: Guidance(model, optimizer)")
+    if isinstance(optimizer, type) or not hasattr(optimizer, "param_groups"):
+        raise TypeError(
+            f"optimizer must be a built optimizer, e.g. torch.optim.Adam(model.parameters()), got {_kind(optimizer)}"
+        )
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ValueError(
@@ -49,6 +57,22 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
             f"{type(optimizer).__name__} climbs (maximize=True), and with it a correction would push the members of "
             f"pairs apart: minimise the negative of what you maximise."
         )
+
+
+def check_loss(loss: Tensor) -> None:
+    """Raise where what `task_loss` returned cannot be followed back to the parameters."""
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"task_loss must return the loss, a tensor, got {_kind(loss)}")
+    if loss.numel() != 1:
+        raise ValueError(
+            f"task_loss returned a loss of shape {tuple(loss.shape)}; reduce it to one number, e.g. .mean()"
+        )
+    if not loss.requires_grad:
+        raise RuntimeError("task_loss returned a loss without a graph; compute it with gradients enabled")
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def takes(function: Callable[..., object], name: str) -> bool:

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-__all__ = ["are", "did_you_mean", "listed", "number_of", "ranges", "seconds_in", "times"]
+__all__ = ["are", "bytes_in_words", "did_you_mean", "listed", "number_of", "ranges", "seconds_in", "times"]
 
 NEAR = 0.55
 """How much of a name has to be there for another to be meant: less than difflib asks for, for names of few letters."""
@@ -28,6 +28,14 @@ def seconds_in(text: str, what: str) -> float:
     if found is None or not float(found[1]):
         raise ValueError(f"{what} {text}: expected a time such as 90s, 30m or 2h")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def bytes_in_words(number: float) -> str:
+    """A size: `340 bytes`, `12 kB`, `8.6 MB`, `1.8 GB`."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            return f"{number / size:,.0f} {unit}" if number >= 10 * size else f"{number / size:.1f} {unit}"
+    return number_of(int(number), "byte")
 
 
 def are(number: int) -> str:

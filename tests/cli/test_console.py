@@ -167,6 +167,15 @@ def test_agreement_is_spoken_of_where_there_are_pairs(share: float | None, of_pa
     assert written(console).splitlines()[-1] == f"    every image gets the same class{of_pairs}: lower the rate"
 
 
+def test_one_class_is_pointed_out_once_until_there_are_two_again() -> None:
+    console = screen(terminal=False)
+    listener = ConsoleListener(console, label="ipg")
+    for predicted in (1, 1, 2, 1):
+        listener.epoch(row(validation={"average": 0.5, "predicted_classes": predicted}, pair_disagreement=0.0))
+    lines = ["same class" in line for line in written(console).splitlines()]
+    assert lines == [False, True, False, False, False, True]
+
+
 def test_what_is_said_of_a_constant_model() -> None:
     assert same_class("run") == "run gives every image the same class: its pairs agree because everything does."
     assert same_class("run", pairs=False) == "run gives every image the same class."

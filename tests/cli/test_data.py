@@ -100,6 +100,17 @@ def test_check_of_a_broken_table_names_everything(ipg, assert_refused, photos: P
     )
 
 
+def test_problems_fit_a_narrow_terminal(ipg, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    table = photos / "labels.csv"
+    table.write_text(table.read_text() + "\n../../elsewhere/1.png,1,0")
+    lines = ipg("data", "check", "photos/labels.csv").out.splitlines()
+    end = lines.index("What follows is of the other rows.")
+    assert [line[:4] for line in lines[1:end]] == ["  ph", *["    "] * (end - 2)]
+    assert max(map(len, lines[:end])) <= 60
+    assert "and may not lead out of it" in " ".join(" ".join(lines[:end]).split())
+
+
 def test_every_kind_of_problem_is_named(ipg, photos: Path) -> None:
     table = photos / "labels.csv"
     wrong = [*(f"none/{n}.png,1,0" for n in range(9)), *("cat/04.png,1,0",) * 2, "cat/06.png,,0"]

@@ -38,7 +38,7 @@ def test_a_failed_run(ipg, bars: list[str]) -> None:
     assert done.code == 0
     assert max(map(len, done.out.splitlines())) <= 80
     assert done.out.startswith("[a run] to mourn: ipg, failed, 0 of 1 epochs\n  ✗ loss not finite\n")
-    assert "Remedy: Lower the learning rate (1e+30)" in " ".join(done.out.split())
+    assert "Remedy: Lower the learning rate (now 1e+30)" in " ".join(done.out.split())
 
 
 def test_an_unfinished_run(ipg, finished: Path) -> None:

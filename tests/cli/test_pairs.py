@@ -63,6 +63,25 @@ def test_the_folder_says_which_data_it_is_of(ipg, assert_refused, shapes: tuple[
     assert ipg("pairs", "audit", "p", "--data", "shapes/labels.csv").code == 0
 
 
+def test_columns_of_the_data_may_be_called_otherwise(ipg, assert_refused, shapes: tuple[str, ...]) -> None:
+    """Of pairs by hand, whose folder does not say so."""
+    assert ipg("pairs", "build", "random", *shapes, "--split", "validation", "--count", "2", "--output", "p").code == 0
+    Path("p/build.json").unlink()
+    table = Path("shapes/labels.csv")
+    names, rest = table.read_text().split("\n", 1)
+    renamed = names.replace("path", "file").replace("label", "kind")
+    assert renamed != names
+    table.write_text(f"{renamed}\n{rest}")
+    own = ("--path-column", "file", "--label-column", "kind")
+    for verb, more in (("audit", ()), ("show", ()), ("merge", ("p", "--output", "merged"))):
+        command = ("pairs", verb, "p", *more, "--data", "shapes/labels.csv")
+        assert_refused(*command, says=("is it --path-column file --label-column kind?",))
+        done = ipg(*command, *own)
+        assert (done.code, done.err) == (0, "")
+    assert json.loads(Path("merged/build.json").read_text())["validation"]["settings"]["label_column"] == "kind"
+    assert ipg("pairs", "audit", "merged").code == 0  # which says it by itself
+
+
 def test_the_audit_compares_images_at_the_size_that_is_given(
     ipg, assert_refused, shapes: tuple[str, ...], monkeypatch
 ) -> None:
@@ -260,7 +279,8 @@ def test_the_same_command_goes_on_and_another_is_refused(ipg, assert_refused, sh
         (("random", "--count", "4", "--split", "test"), ("pairs are made of train or validation images alone",)),
         (("edited", "--count", "4"), ("counted with --per-group and --candidates",)),
         (("edited",), ("not about blond hair and gender" if find_spec("diffusers") else "need the extra edit",)),
-        (("recolored", "--count", "4"), ("recoloured pairs swap two channels",)),
+        (("recolored", "--count", "4"), ("recoloured pairs swap two channels", "by masks (background)")),
+        (("foo",), ("Invalid value for 'BUILDER': 'foo' is not one of 'counterparts', ",)),
         (
             ("random", "--count", "400"),
             (

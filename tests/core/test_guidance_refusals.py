@@ -140,6 +140,44 @@ def test_a_task_loss_without_a_graph_is_refused(toys: ModuleType) -> None:
         guide.step(lambda: toys.task(model, toys.batch())().detach(), toys.pairs())
 
 
+@pytest.mark.parametrize(
+    ("returns", "kind", "message"),
+    [
+        (lambda loss: 1.0, TypeError, "task_loss must return the loss, a tensor, got float"),
+        (lambda loss: {"loss": loss}, TypeError, "a tensor, got dict"),
+        (lambda loss: loss.expand(3), ValueError, r"a loss of shape \(3,\); reduce it to one number, e\.g\. \.mean"),
+    ],
+)
+def test_a_task_loss_that_is_no_number_is_refused(
+    toys: ModuleType, returns: Any, kind: type[Exception], message: str
+) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model))
+    with pytest.raises(kind, match=message):
+        guide.step(lambda: returns(toys.task(model, toys.batch())()), toys.pairs())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_no_model_and_no_built_optimizer_are_refused(toys: ModuleType) -> None:
+    model = toys.mlp()
+    optimizer = toys.build(model)
+    with pytest.raises(
+        TypeError, match=rf"model must be a torch\.nn\.Module, got {type(optimizer).__name__}: Guidance"
+    ):
+        Guidance(optimizer, model)
+    for wrong, kind in ((torch.optim.Adam, "the class Adam"), (model.parameters(), "generator")):
+        with pytest.raises(TypeError, match=rf"a built optimizer, e\.g\. torch\.optim\.Adam.*, got {kind}"):
+            Guidance(model, wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["first", "second", "label"])
+def test_pairs_that_are_no_tensors_are_refused(toys: ModuleType, name: str) -> None:
+    pairs = toys.pairs()
+    parts = {key: getattr(pairs, key) for key in ("first", "second", "label")}
+    with pytest.raises(TypeError, match=rf"got ndarray for {name}; use torch\.as_tensor\({name}\)"):
+        Pairs(**{**parts, name: parts[name].numpy()})
+
+
 def test_rescale_without_gradients_is_refused(toys: ModuleType) -> None:
     model = toys.mlp()
     guide = Guidance(model, toys.build(model))

@@ -116,6 +116,8 @@ def test_all_unreadable_images_are_named_and_nothing_is_kept(source: Source, tmp
     assert list(error.value.reasons) == ["3.png", "5.png"]
     assert set(files()) <= {".lock"}
     (tmp_path / "data" / "3.png").write_bytes(picture(3))
+    with pytest.raises(UnreadableError, match=r"1 image cannot be read .* replace or remove it"):
+        images_of(source)
     (tmp_path / "data" / "5.png").write_bytes(picture(5))
     assert len(images_of(source)) == 12
 
@@ -174,7 +176,7 @@ def test_a_cache_file_that_was_cut_is_made_anew(source: Source) -> None:
 def test_too_little_space_is_said_before_decoding(source: Source, decoded: list[int], monkeypatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(
-        DataError, match=r"need 0\.0 GB in .* too full \(0\.0 GB are free\).*--clear.*IPG_CACHE.*--size"
+        DataError, match=r"need 2\.3 kB in .* too full \(1\.0 kB are free\).*--clear.*IPG_CACHE.*--size"
     ):
         images_of(source)
     assert decoded == []

@@ -51,6 +51,14 @@ def test_a_folder_for_each_class(photos: Path) -> None:
     assert images.shape == (40, 3, 224, 224)
 
 
+def test_a_table_beside_the_folders_is_spoken_of(photos: Path) -> None:
+    (photos / "labels.csv").write_text("path,label\n")
+    (photos / "cat" / "inner.csv").write_text("path,label\n")  # of something else
+    assert read(photos).notes[0] == (
+        "not read: labels.csv; if it is the table of these images, give its path in place of the folder's"
+    )
+
+
 def test_the_seed_draws_the_splits_and_not_the_cache(photos: Path) -> None:
     first, second = read(photos, reading=Reading(1)), read(photos, reading=Reading(2))
     assert not torch.equal(first.split, second.split)

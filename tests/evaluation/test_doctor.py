@@ -179,7 +179,7 @@ def test_a_task_that_is_hardly_learnt(ran: Callable[..., RunLog], make_table: Ca
     finding = findings["task hardly learnt"]
     assert finding.severity == "warning"
     assert re.search(r"task loss is 0\.6\d\d after 6 epochs, guessing has 0\.693, .* is 5\d\.\d %", finding.meaning)
-    assert finding.remedy.startswith("Use a higher learning rate (3e-05), raise alpha (0.1), or train longer")
+    assert finding.remedy.startswith("Use a higher learning rate (now 3e-05), raise alpha (now 0.1), or train longer")
 
 
 def test_wrong_labels_are_no_task_that_is_hardly_learnt(
@@ -197,6 +197,15 @@ def test_wrong_labels_are_no_task_that_is_hardly_learnt(
 def test_the_remedy_says_how_often_was_corrected(ran: Callable[..., RunLog], every: Any, says: str) -> None:
     log = ran(learning_rate=1e-7, every=every)
     assert f"(--every 1, {says}" in found(log)["disagreement never falls"].remedy
+
+
+@pytest.mark.parametrize(("epochs", "name"), [(1, "shortcut in use"), (2, "disagreement never falls")])
+def test_nobody_who_corrects_at_every_iteration_is_told_to_do_it_more_often(epochs: int, name: str) -> None:
+    row = {"epoch": 1, "train": {"disagreement": 0.4}, "pair_disagreement": 0.4, "train_pair_disagreement": 0.4}
+    for every, told in ((4, True), (1, False)):
+        remedy = found(RunLog({"every": every, "alpha": 0.1}, epochs * [row]))[name].remedy
+        assert ("orrect more often (--every 1" in remedy) is told
+        assert "ower alpha" in remedy
 
 
 @pytest.mark.parametrize("name", ["one class predicted", "disagreement never falls", "shortcut in use"])

@@ -66,8 +66,8 @@ def test_the_small_version_runs_and_says_what_it_is(small: Path) -> None:
     html = (written.folder / "report.html").read_text(encoding="utf-8")
     assert html.count("Quick version") >= 2  # in its lead and in the figure
     assert "<h1>Number of pairs</h1>" in html
-    assert html.count("<figure><svg") == 1
-    assert ">bars</th><td>40 pairs</td>" in html
+    assert html.count('<figure class="plot alone"><svg') == 1
+    assert '>bars</th><td class="words">40 pairs</td>' in html
     assert "**" not in html
     assert not (small / "results").exists()
     rows = (written.folder / "rows" / "small" / "trials.jsonl").read_text(encoding="utf-8")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +72,18 @@ def test_a_network_that_cannot_be_followed(tmp_path: Path) -> None:
 
     with pytest.raises(ExportError, match=r"torch\.export cannot follow this network"):
         export_torch(tmp_path / "model.pt2", Odd(), IMAGES, about="{}")
+
+
+def test_a_disk_that_is_full_is_an_error_that_says_so(tmp_path: Path) -> None:
+    """In a process of its own, as torch's writer of files ends the process where a file cannot grow."""
+    code = (
+        "import resource, sys, torch\nfrom pathlib import Path\nfrom torch import nn\n"
+        "from ipg.export.programs import export_torch\n"
+        "model = nn.Sequential(nn.Flatten(), nn.Linear(192, 100)).eval()\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        "try:\n    export_torch(Path(sys.argv[1]), model, torch.rand(2, 3, 8, 8), about='{}')\n"
+        "except OSError as error:\n    sys.exit(error.errno)\n"
+    )
+    run = [sys.executable, "-c", code, str(tmp_path / "model.pt2")]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == errno.EFBIG, done.stderr

@@ -88,6 +88,9 @@ def test_counterparts_in_a_zip_or_a_folder_of_any_name(given: Given, tmp_path: P
         assert torch.equal(given.plan(images=images).pair_set().second, expected)
     (tmp_path / "c.zip").rename(given.home / "counterparts.zip")
     assert torch.equal(given.plan().pair_set().second, expected)
+    (given.home / "counterparts.zip").unlink()
+    with pytest.raises(ProblemsError, match=r"there is no counterpart .*; say with --images where counterparts are"):
+        given.plan()
     with pytest.raises(DataError, match=r"there are no counterparts at .*none; give their folder or zip with --images"):
         given.plan(images=tmp_path / "none")
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from ipg.report.figures.boxes import boxes_data, draw_boxes
 from ipg.report.page import write
+from ipg.report.table_page import table_page
 
 pytestmark = pytest.mark.slow
 
@@ -99,6 +101,21 @@ def test_long_names_of_folders_fit(browser, page, run, tmp_path: Path, width: in
     )
     assert wide
     assert max(wide) <= width
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_table_with_figures_fits(browser, tmp_path: Path, width: int) -> None:
+    svg = draw_boxes(boxes_data("Number of pairs", "pairs", ["40"], {"ours": [[0.5, 0.6]]}))
+    cells = [["coloured fashion, noisy labels", "40 pairs, our settings", *["72.9 ± 2.3"] * 8]]
+    path = tmp_path / "table.html"
+    path.write_text(table_page("Pairs", ["It."], [*"abcdefghij"], cells, ["Means."], [svg, svg], text=2), "utf-8")
+    visit(browser, path, width=width)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    rights = browser.execute_script(
+        "return [...document.querySelectorAll('svg')].map(e => e.getBoundingClientRect().right)"
+    )
+    assert len(rights) == 2
+    assert max(rights) <= width
 
 
 def requests(browser: Any) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
@@ -350,3 +351,19 @@ def test_failed_runs_are_listed_and_nothing_is_unescaped(plain: MethodRows) -> N
     assert "img" not in page.tags
     assert page.text.count('alert("1")') > 8
     assert "Runs that failed" in page.text
+
+
+def test_settings_are_told_as_on_the_page_of_a_report(plain: MethodRows) -> None:
+    own = {
+        "pairs": "mine",
+        "pair_builder": "recolored",
+        "held_out_pairs": 200,
+        "flip": False,
+        "crop": 1.0,
+        "size": None,
+    }
+    text = render_comparison(make(plain, settings=own))
+    shown = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text)
+    assert shown == [("crop", "1"), ("flip", "no"), ("pairs", "mine")]  # these pairs are not made by a builder
+    text = render_comparison(make(plain, settings=own | {"pairs": 40}))
+    assert ("pair_builder", "recolored") in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text)

@@ -90,6 +90,12 @@ def test_a_run_that_does_not_tell_its_worst_group_has_its_average_in_the_headlin
     assert "On clothes whose colour changed: plain training 56 % , guided 98 % In training" in text
 
 
+def test_no_number_of_a_run_stands_before_its_figure_in_the_headline(page, run) -> None:
+    runs = [run(), run("Guided 1 (IPG)", "after"), run("Guided 2 (IPG)", "after")]
+    text = Reader(render(page(runs=runs, flips=[], looks=[]))).text
+    assert "plain training 12 % , guided 12 % in the worst group" in text
+
+
 def test_the_worst_group_stands_before_the_average(page) -> None:
     assert list(rows(render(page()), "results"))[:2] == ["Worst group", "Average"]
 
@@ -187,7 +193,7 @@ def test_how_it_was_made(page, run) -> None:
     assert "Plain training (ERM) erm 7 the last epoch 3 of 3 6.1 s" in text
     assert "No rule for keeping a model looks at the test images." in text
     assert "<dt>seed</dt><dd>7</dd>" in made
-    differing = rows(made[made.index("Settings that differ") :], "settings")
+    differing = rows(made[made.index("Settings that differ") :], "settings differing")
     assert differing == {
         "learning_rate": ["0.001", ""],
         "optimizer.name": ["adam", ""],

@@ -68,6 +68,8 @@ class ConsoleListener(Listener):
         self.about: Sequence[str] = ()
         """What is trained, and where it goes, and what to know of it, a line each."""
         self._epochs = 0
+        self._same = False
+        """Whether every image got the same class after the epoch before."""
         self._bar = Progress(
             BarColumn(bar_width=16),
             MofNCompleteColumn(),
@@ -120,7 +122,8 @@ class ConsoleListener(Listener):
         if row["pair_disagreement"] is not None:
             parts.append(f"pairs disagree {percent(row['pair_disagreement'])}")
         self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
-        if row.get("validation", {}).get("predicted_classes") == 1:
+        before, self._same = self._same, row.get("validation", {}).get("predicted_classes") == 1
+        if self._same and not before:  # once, not after every epoch
             pairs = "" if row["pair_disagreement"] is None else ", so agreement of pairs means nothing"
             said = f"    every image gets the same class{pairs}: lower the rate"
             self.console.print(said, highlight=False, soft_wrap=True)

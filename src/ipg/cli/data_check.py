@@ -115,6 +115,8 @@ def _rest(error: ProblemsError) -> Listing | None:
 
 
 def _show_problems(console: Console, name: str, problems: list[str]) -> None:
+    import textwrap
+
     from rich.text import Text
 
     console.print(Text(f"{name} cannot be used: {number_of(len(problems), 'problem')}", style="bold red"))
@@ -123,7 +125,8 @@ def _show_problems(console: Console, name: str, problems: list[str]) -> None:
         kinds.setdefault(NAMES_AND_NUMBERS.sub("", problem), []).append(problem)
     for same in list(kinds.values())[: 3 * SHOWN]:
         for problem in same[:ALIKE]:
-            console.print(f"  {printable(problem)}", markup=False)
+            indented = textwrap.wrap(printable(problem), console.width - 5, break_long_words=False)
+            console.print("  " + "\n    ".join(indented), markup=False, soft_wrap=True)
         if len(same) > ALIKE:
             console.print(f"  … and {len(same) - ALIKE:,} more like these; --json names all")
     if len(kinds) > 3 * SHOWN:

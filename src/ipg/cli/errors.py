@@ -94,7 +94,7 @@ class Commands(TyperGroup):
                 raise
             context = getattr(error, "ctx", None)
             help_ = f"; see `{context.command_path} --help`" if context is not None else ""
-            _say(error.format_message().rstrip(".") + help_)
+            _say(error.format_message().replace(": Value error, ", ": ").rstrip(".") + help_)
             code = 2
         if standalone_mode:
             sys.exit(code)

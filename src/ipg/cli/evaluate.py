@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ipg.cli.options import MOVED, Network
-from ipg.config import field_help
+from ipg.cli.options import MOVED, KnownAttributeColumn, KnownLabelColumn, KnownPathColumn, Network
 from ipg.words import did_you_mean
 
 __all__ = ["EXAMPLES", "evaluate"]
@@ -64,9 +63,9 @@ def evaluate(
     size: Annotated[
         int | None, typer.Option(help="Side of the images in pixels; by default the run's own, or 224.")
     ] = None,
-    path_column: Annotated[str | None, typer.Option(help=field_help()["path_column"])] = None,
-    label_column: Annotated[str | None, typer.Option(help=field_help()["label_column"])] = None,
-    attribute_column: Annotated[str | None, typer.Option(help=field_help()["attribute_column"])] = None,
+    path_column: KnownPathColumn = None,
+    label_column: KnownLabelColumn = None,
+    attribute_column: KnownAttributeColumn = None,
     split: Annotated[
         str | None,
         typer.Option(

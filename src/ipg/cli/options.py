@@ -26,6 +26,9 @@ __all__ = [
     "Cpus",
     "Engine",
     "Gpus",
+    "KnownAttributeColumn",
+    "KnownLabelColumn",
+    "KnownPathColumn",
     "LabelColumn",
     "Limit",
     "Network",
@@ -116,6 +119,10 @@ PathColumn = Annotated[str, typer.Option(help=field_help()["path_column"])]
 LabelColumn = Annotated[str, typer.Option(help=field_help()["label_column"])]
 AttributeColumn = Annotated[str, typer.Option(help=field_help()["attribute_column"])]
 """How own images are read, for commands that take no other settings."""
+KnownPathColumn = Annotated[str | None, typer.Option(help=field_help()["path_column"])]
+KnownLabelColumn = Annotated[str | None, typer.Option(help=field_help()["label_column"])]
+KnownAttributeColumn = Annotated[str | None, typer.Option(help=field_help()["attribute_column"])]
+"""The same for commands on what may say it already: runs, and folders of pairs."""
 
 
 def check_cluster(address: str | None, cpus: float | None, gpus: float | None, workers: int | None) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from ipg.cli import pairs_audit, pairs_build, pairs_merge
 from ipg.cli.errors import clear, help_without_command
+from ipg.cli.options import KnownAttributeColumn, KnownLabelColumn, KnownPathColumn
 from ipg.words import are, number_of
 
 __all__ = ["app"]
@@ -44,6 +45,9 @@ def show(
     worst: Annotated[bool, typer.Option("--worst", help="Show the lowest scores of an audit first.")] = False,
     data: Annotated[str | None, typer.Option(help="The data set, if the folder does not say.")] = None,
     data_path: Annotated[str | None, typer.Option(help="Where its files are, if they have moved.")] = None,
+    path_column: KnownPathColumn = None,
+    label_column: KnownLabelColumn = None,
+    attribute_column: KnownAttributeColumn = None,
 ) -> None:
     """Write a contact sheet: the members of pairs side by side, with label, score and reason."""
     from ipg.cli.pairs_data import open_data
@@ -53,7 +57,8 @@ def show(
 
     read = Manifest.read(manifest)
     needed = any(name.startswith(DATA) for pair in read.pairs for name in (pair.first, pair.second))
-    found = open_data(read.folder, data, data_path) if needed or data else None
+    columns = {"path_column": path_column, "label_column": label_column, "attribute_column": attribute_column}
+    found = open_data(read.folder, data, data_path, columns=columns) if needed or data else None
     references = References(read.folder, found.table if found else None)
     shown = cards(read, references, count=count, worst=worst)
     where = write(output or read.folder / "sheet.html", read, shown)

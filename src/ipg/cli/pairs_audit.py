@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ipg.cli.options import KnownAttributeColumn, KnownLabelColumn, KnownPathColumn
 from ipg.words import are, number_of
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ def audit(
     manifest: Annotated[Path, typer.Argument(help="A manifest, or the folder it is in.", metavar="MANIFEST")],
     data: Annotated[str | None, typer.Option(help="The data set, if the folder does not say.")] = None,
     data_path: Annotated[str | None, typer.Option(help="Where its files are, if they have moved.")] = None,
+    path_column: KnownPathColumn = None,
+    label_column: KnownLabelColumn = None,
+    attribute_column: KnownAttributeColumn = None,
     size: Annotated[
         int | None, typer.Option(help="Side at which images are compared, in pixels; that of the pairs, or 224.", min=1)
     ] = None,
@@ -95,7 +99,8 @@ def audit(
     if model is None and normalization is not None:
         raise ValueError("--normalization is for --model, which is missing")
     read = Manifest.read(manifest)
-    found = open_data(read.folder, data, data_path, size)
+    columns = {"path_column": path_column, "label_column": label_column, "attribute_column": attribute_column}
+    found = open_data(read.folder, data, data_path, size, columns=columns)
     opinions, coverage = Opinions(), None
     if model is not None:
         opinions = _asked(model, normalization, found, size, device)

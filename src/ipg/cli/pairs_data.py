@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ipg.data.errors import DataError
@@ -39,21 +41,31 @@ def load_data(name: str, path: str | None, size: int | None, seed: int, reading:
     return Data(listing.table(size), listing)
 
 
-def open_data(folder: Path, name: str | None, path: str | None, size: int | None = None) -> Data | None:
+def open_data(
+    folder: Path,
+    name: str | None,
+    path: str | None,
+    size: int | None = None,
+    *,
+    columns: Mapping[str, str | None] = MappingProxyType({}),
+) -> Data | None:
     """The data set of the pairs in `folder`: the one named, else the one they were made from; None where none is.
 
-    Its images have the side `size`, else the one that the pairs were made at.
+    Its images have the side `size`, else the one that the pairs were made at. `columns` are settings of `Reading`, None
+    for those that were not given.
     """
+    given: dict[str, Any] = {role: column for role, column in columns.items() if column is not None}
     record: dict[str, Any] = next((one["settings"] for one in read_record(folder).values()), {})
     known = _found(record.get("data"), folder)
     if not (name or known):
         return None
     if name and (known is None or placed(name) != placed(known)):
-        return load_data(name, path, size, 0)
+        return load_data(name, path, size, 0, Reading(**given))
     wanted, place = name or str(known), path or record.get("data_path")
     if is_own(wanted) and place is None and ("/" in wanted or "\\" in wanted) and not Path(wanted).exists():
         raise DataError(f"{folder / RECORD}: the pairs are of {wanted}, which is not there; say where with --data")
-    return load_data(wanted, place, size or record.get("size"), int(record.get("seed", 0)), Reading.kept(record))
+    reading = replace(Reading.kept(record), **given)
+    return load_data(wanted, place, size or record.get("size"), int(record.get("seed", 0)), reading)
 
 
 def _found(data: Any, folder: Path) -> str | None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ipg.cli.options import KnownAttributeColumn, KnownLabelColumn, KnownPathColumn
 from ipg.words import are, number_of
 
 __all__ = ["EXAMPLES", "merge"]
@@ -31,6 +32,9 @@ def merge(
     ] = None,
     data: Annotated[str | None, typer.Option(help="The data set, if the folders do not say.")] = None,
     data_path: Annotated[str | None, typer.Option(help="Where its files are, if they have moved.")] = None,
+    path_column: KnownPathColumn = None,
+    label_column: KnownLabelColumn = None,
+    attribute_column: KnownAttributeColumn = None,
     parquet: Annotated[bool, typer.Option("--parquet", help="Write the manifest as Parquet, not CSV.")] = False,
 ) -> None:
     """Merge the pairs of several folders, for instance a few real pairs topped up with composed ones.
@@ -55,8 +59,10 @@ def merge(
     known = shared_settings(read)
     known |= {} if data is None else {"data": placed(data)}
     known |= {} if data_path is None else {"data_path": str(Path(data_path).expanduser().absolute())}
+    columns = {"path_column": path_column, "label_column": label_column, "attribute_column": attribute_column}
+    known |= {name: column for name, column in columns.items() if column is not None}
     said = next((one for one in read if (one.folder / RECORD).is_file()), read[0])
-    found = open_data(said.folder, data, data_path)
+    found = open_data(said.folder, data, data_path, columns=columns)
     if found is None:
         raise DataError(f"{manifests[0]} does not say which data set its pairs are of; name it with --data")
     splits = [split for split in ("train", "validation") if any(p.split == split for one in read for p in one.pairs)]

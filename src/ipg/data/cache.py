@@ -27,6 +27,7 @@ from ipg.data.locations import cache_folder
 from ipg.data.parallel import in_order
 from ipg.data.sources import Source
 from ipg.files import leftovers, make_private, replacing, write_json
+from ipg.words import bytes_in_words, number_of
 
 __all__ = ["CacheEntry", "UnreadableError", "cached_images", "clear_cache", "list_cache"]
 
@@ -39,7 +40,8 @@ class UnreadableError(ProblemsError):
 
     def __init__(self, place: Path, reasons: dict[str, str]) -> None:
         self.reasons = reasons
-        head = f"{place}: {len(reasons):,} images cannot be read (`ipg data check` names all); replace or remove them"
+        count, them = number_of(len(reasons), "image"), "it" if len(reasons) == 1 else "them"
+        head = f"{place}: {count} cannot be read (`ipg data check` names all); replace or remove {them}"
         super().__init__([head, *(f"{name}: {reason}" for name, reason in reasons.items())])
 
 
@@ -152,7 +154,7 @@ def _build(path: Path, source: Source, names: Sequence[str], *, size: int, fit: 
         old.unlink(missing_ok=True)
     wanted, free = len(names) * channels * size * size, shutil.disk_usage(path.parent).free
     if wanted > free:
-        raise OSError(errno.ENOSPC, f"{free / 1e9:.1f} GB are free")
+        raise OSError(errno.ENOSPC, f"{bytes_in_words(free)} are free")
     with warnings.catch_warnings(), replacing(path) as temporary, temporary.open("wb") as file:
         warnings.filterwarnings("ignore", module="PIL")  # of metadata that is damaged, which does not matter
         reasons = _write(file, _decoded(source, names, size, fit, channels), names, what)
@@ -211,7 +213,7 @@ def _unwritable(path: Path, error: OSError, wanted: int) -> DataError:
     place = path.parent
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DataError(
-            f"the decoded images need {wanted / 1e9:.1f} GB in {place}, which is too full ({error.strerror}); free "
+            f"the decoded images need {bytes_in_words(wanted)} in {place}, which is too full ({error.strerror}); free "
             f"some space (`ipg data cache --clear`), set IPG_CACHE to another folder, or ask for a smaller --size"
         )
     if error.errno == errno.EFBIG:

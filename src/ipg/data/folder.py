@@ -28,6 +28,7 @@ from ipg.data.listing import Listing, RowsError, look_for_files
 from ipg.data.reading import Reading, likeliest
 from ipg.data.sources import FolderSource, Source, ZipSource, is_image, passed_over
 from ipg.data.splits import SHARES, SPLIT_NAMES, SPLITS, draw_missing
+from ipg.words import listed
 
 __all__ = ["is_table", "read"]
 
@@ -203,6 +204,11 @@ def _read_folders(place: Path, source: Source, reading: Reading) -> Listing:
     label, classes = numbered([parts[0] for parts in paths])
     nothing = Attribute(torch.zeros_like(label), ("all",))
     notes = [passed] if passed else []
+    if tables := [name for name in files if "/" not in name and is_table(name)]:
+        it = "it is" if len(tables) == 1 else "one of them is"
+        notes.append(
+            f"not read: {listed(tables)}; if {it} the table of these images, give its path in place of the folder's"
+        )
     return _listing(place, source, tuple(names), (label, classes), nothing, split, reading.split_seed, notes)
 
 

@@ -13,7 +13,7 @@ from ipg.words import did_you_mean
 __all__ = ["ImageTable"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImageTable:
     """N images as a table: a row an image, a column a tensor.
 
@@ -61,6 +61,15 @@ class ImageTable:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{int((self.split == n).sum()):,} {name}" for n, name in enumerate(self.splits))
+        named = {"classes": self.classes, **({"attributes": self.attributes} if len(self.attributes) > 1 else {})}
+        told = ", ".join(
+            f"{what} {', '.join(names)}" if len(names) <= 6 else f"{len(names):,} {what}"
+            for what, names in named.items()
+        )
+        return f"ImageTable({self.name}: {parts} images of {tuple(self.images.shape[1:])}; {told})"
 
     @property
     def num_classes(self) -> int:

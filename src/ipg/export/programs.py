@@ -6,6 +6,7 @@ logits, (B, K).
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable
 from importlib import import_module
@@ -55,7 +56,9 @@ def require_onnx() -> None:
 
 def export_torch(path: Path, model: nn.Module, images: Tensor, *, about: str) -> float:
     """Write `model` with torch.export; returns how far its logits of `images` (n, C, H, W) are from the network's."""
-    torch.export.save(_traced(model, images), path, extra_files={ABOUT: about})
+    made = io.BytesIO()  # torch's own writer of files ends the process where the disk is full
+    torch.export.save(_traced(model, images), made, extra_files={ABOUT: about})
+    path.write_bytes(made.getbuffer())
     return largest_difference(model, torch.export.load(path).module(), images)
 
 

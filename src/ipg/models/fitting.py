@@ -54,7 +54,8 @@ def classes_in(model: nn.Module, weights: Weights) -> int:
     head = _bare(weights.tensors, model.state_dict()).get(key)
     if head is None:
         raise ValueError(
-            f"{weights.source} has no classifier ({key}), so it tells no classes apart; train from it with weights="
+            f"{weights.source} has no classifier ({key}), so it tells no classes apart; train from it with "
+            f"--weights (weights=)"
         )
     return len(head)
 

@@ -71,7 +71,8 @@ def plan(
     source = _open(Path(path).expanduser(), images)
     references = References(source.place, table)
     problems: list[str] = []
-    found = [_row(columns, row, table, references, source, problems) for row in range(len(columns))]
+    remedy = "; say with --images where counterparts are" if images is None else ""
+    found = [_row(columns, row, table, references, source, problems, remedy) for row in range(len(columns))]
     problems += [
         f"{columns.where(row)}: {problem}"
         for row, pair in enumerate(found)
@@ -119,9 +120,18 @@ def _open(path: Path, images: str | PathLike[str] | None) -> Source:
 
 
 def _row(
-    columns: Columns, row: int, table: ImageTable, references: References, source: Source, problems: list[str]
+    columns: Columns,
+    row: int,
+    table: ImageTable,
+    references: References,
+    source: Source,
+    problems: list[str],
+    remedy: str,
 ) -> Pair | None:
-    """A row as a pair, its second member still the name of a file in `source`; None where its images are not there."""
+    """A row as a pair, its second member still the name of a file in `source`; None where its images are not there.
+
+    `remedy` is for counterparts that are not there.
+    """
     where, image, counterpart = columns.where(row), columns["image"][row], columns["counterpart"][row]
     inside = counterpart.startswith(DATA)
     try:
@@ -131,7 +141,9 @@ def _row(
         problems.append(f"{where}: {error}")
         return None
     if found is None:
-        problems.append(f"{where}: there is no counterpart {counterpart!r} in {source.place}")
+        problems.append(
+            f"{where}: there is no counterpart {counterpart!r} in {source.place}{remedy if counterpart else ''}"
+        )
         return None
     split = table.splits[int(table.split[number])]
     name = _label_column(columns)

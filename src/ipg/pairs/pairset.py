@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ipg.collectives import shard
 from ipg.guidance import Pairs
+from ipg.paired import in_short
 
 __all__ = ["PairSampler", "PairSet"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PairSet:
     """Invariance pairs: two images that share label and content and differ in the attribute."""
 
@@ -36,6 +37,9 @@ class PairSet:
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def __repr__(self) -> str:
+        return f"PairSet({in_short(len(self), self.first)}, {self.builder}, of {self.split})"
 
     def take(self, rows: Tensor) -> PairSet:
         """The given pairs as a set of their own."""
@@ -103,6 +107,9 @@ class PairSampler:
         self._generator = torch.Generator().manual_seed(seed)
         self._order = torch.arange(len(pairs))
         self._position = len(pairs)
+
+    def __repr__(self) -> str:
+        return f"PairSampler({self.pairs!r}, batch_size={self.batch_size})"
 
     def __iter__(self) -> Iterator[Pairs]:
         while True:

@@ -27,7 +27,7 @@ def build(table: ImageTable, count: int, *, split: str = "train", seed: int = 0)
     if table.images.shape[1] != 2:
         raise ValueError(
             f"{table.name}: recoloured pairs swap two channels, but its images have {table.images.shape[1]}; "
-            f"use matched pairs"
+            f"make them by masks (background), by images of your own (counterparts), or of two images (matched)"
         )
     generator = torch.Generator().manual_seed(seed)
     rows = table.indices(split)

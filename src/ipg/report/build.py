@@ -161,7 +161,7 @@ def _pairs_there(run: Run) -> dict[str, object]:
     if not isinstance(run.config.pairs, str):
         return {}
     guide, held_out = run.materials.pairs, run.materials.held_out
-    builders = {pairs.builder for pairs in (guide, held_out) if pairs is not None}
+    builders = {name for pairs in (guide, held_out) if pairs is not None for name in pairs.builder.split("+")}
     return {
         "pairs": f"{run.result['config']['pairs']} ({0 if guide is None else len(guide)})",
         "pair_builder": "+".join(sorted(builders)) or None,

@@ -13,7 +13,7 @@ from ipg.report import figures
 from ipg.report.caveats import caveats
 from ipg.report.compared import Comparison, MethodRows
 from ipg.report.html import inline, rendered, write_page
-from ipg.report.settings import duration
+from ipg.report.settings import duration, value_text
 from ipg.report.views import percent, span
 
 __all__ = ["accuracy_dots", "difference_dots", "render_comparison", "write_comparison"]
@@ -54,9 +54,17 @@ def render_comparison(comparison: Comparison) -> str:
         caveats=caveats(comparison),
         failures=[(m.name, seed, text) for m in comparison.methods for seed, text in sorted(m.failures.items())],
         origin=origin(comparison.rows).replace("`", "") if comparison.rows else "",
-        settings=[(name, str(value)) for name, value in sorted(comparison.settings.items()) if value is not None],
+        settings=list(_settings(comparison)),
         bins=BINS,
     )
+
+
+def _settings(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Settings that methods share; those of pairs that would be made, where pairs are read, are left out."""
+    made = ("pair_builder", "held_out_pairs") if isinstance(comparison.settings.get("pairs"), str) else ()
+    for name, value in sorted(comparison.settings.items()):
+        if value is not None and name not in made:
+            yield name, value_text(value)
 
 
 def accuracy_dots(comparison: Comparison) -> figures.Dots:

@@ -8,7 +8,7 @@ from typing import Any
 from ipg.evaluation.selection import is_refit, kept_epoch
 from ipg.report.views import RunView, number
 
-__all__ = ["SELECTIONS", "duration", "made", "seconds", "settings", "total_time"]
+__all__ = ["SELECTIONS", "duration", "made", "seconds", "settings", "total_time", "value_text"]
 
 SELECTIONS = {
     "last": "the last epoch",
@@ -26,7 +26,7 @@ def made(run: RunView) -> dict[str, object]:
         "name": run.name,
         "folder": run.folder,
         "method": run.method,
-        "seed": _value(run.config.get("seed")),
+        "seed": value_text(run.config.get("seed")),
         "selection": SELECTIONS.get(str(rule), str(rule)) if rule is not None else "–",
         "epoch": _epoch(run),
         "seconds": duration(seconds(run)),
@@ -47,7 +47,7 @@ def settings(runs: Sequence[RunView]) -> tuple[list[tuple[str, str]], list[tuple
     flat = [dict(_flatten(run.config)) for run in runs]
     shared, differing = [], []
     for key in dict.fromkeys(key for config in flat for key in config):
-        values = [_value(config[key]) if key in config else "" for config in flat]
+        values = [value_text(config[key]) if key in config else "" for config in flat]
         if len(set(values)) == 1:
             shared.append((key, values[0]))
         else:
@@ -88,7 +88,7 @@ def _flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[s
             yield f"{prefix}{key}", value
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A setting as its user would type it."""
     if value is None:
         return "–"
@@ -97,5 +97,5 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.10g}"
     if isinstance(value, (list, tuple)):
-        return ", ".join(_value(item) for item in value)
+        return ", ".join(value_text(item) for item in value)
     return str(value)

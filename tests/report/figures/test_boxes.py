@@ -37,6 +37,16 @@ def test_the_drawing_names_series_categories_and_the_paper() -> None:
     assert PUBLISHED not in texts(draw_boxes(boxes_data("S", "p", ["40", "124"], DATA)))
 
 
+def test_a_long_line_beneath_the_title_is_broken_not_cut() -> None:
+    detail = "Quick version on coloured fashion, noisy labels, not ColoredMNIST; accuracy; a dot is a seed"
+    svg, brief = (draw_boxes(boxes_data("Seeds", "pairs", ["40", "124"], DATA, detail=d)) for d in (detail, "brief"))
+    shown = texts(svg)
+    at = shown.index("Seeds")
+    assert " ".join(shown[at + 1 : at + 3]) == detail
+    heights = [float(ET.fromstring(drawn).attrib["height"]) for drawn in (svg, brief)]
+    assert heights[0] == heights[1] + 18  # what lies beneath makes room
+
+
 def test_a_setting_without_values_is_left_out_and_the_others_keep_their_colours() -> None:
     (only,) = boxes_data("Seeds", "pairs", ["40", "124"], DATA | {"ours": [[], []]}).series
     assert (only.name, only.series) == ("others", boxes_data("Seeds", "pairs", ["40", "124"], DATA).series[1].series)

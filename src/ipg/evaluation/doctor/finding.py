@@ -9,7 +9,8 @@ from typing import Literal
 from ipg.evaluation.doctor.log import RunLog
 
 __all__ = [
-    "AGREES", "DISAGREES", "FALLS", "Check", "Finding", "Severity", "falls", "longer", "percent", "shortcut_remedy",
+    "AGREES", "DISAGREES", "FALLS", "Check", "Finding", "Severity", "falls", "longer", "may_correct_more", "percent",
+    "shortcut_remedy",
 ]  # fmt: skip
 
 FALLS = 0.05
@@ -44,10 +45,16 @@ def longer(log: RunLog) -> str:
     )
 
 
+def may_correct_more(log: RunLog) -> bool:
+    """Whether some iterations went without a correction."""
+    return log.config.get("every") != 1
+
+
 def shortcut_remedy(log: RunLog) -> str:
     """What to do about a network that leans on the shortcut."""
     if log.guided:
-        return f"Use more pairs, correct more often (--every 1), lower alpha, or {longer(log)}."
+        often = "correct more often (--every 1), " if may_correct_more(log) else ""
+        return f"Use more pairs, {often}lower alpha, or {longer(log)}."
     return "Train with --method ipg, which pairs guide."
 
 

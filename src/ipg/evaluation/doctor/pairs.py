@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from ipg.evaluation.doctor.finding import AGREES, DISAGREES, FALLS, Finding, falls, longer, percent, shortcut_remedy
+from ipg.evaluation.doctor.finding import (
+    AGREES,
+    DISAGREES,
+    FALLS,
+    Finding,
+    falls,
+    longer,
+    may_correct_more,
+    percent,
+    shortcut_remedy,
+)
 from ipg.evaluation.doctor.log import RunLog
 
 __all__ = [
@@ -38,13 +48,14 @@ def disagreement_never_falls(log: RunLog) -> Finding | None:
     first, ends = log.of_steps("disagreement"), log.of_epochs("train_pair_disagreement")
     if len(log.rows) < 2 or not first or not ends or min(ends) < DISAGREES or min(ends) < (1 - FALLS) * first[0]:
         return None
+    often = f"Correct more often (--every 1, now {_pace(log)}), lower" if may_correct_more(log) else "Lower"
     return Finding(
         "disagreement never falls",
         "warning",
         f"{percent(first[0])} of the training pairs disagreed in the first epoch and {percent(ends[-1])} after the "
         f"last: the corrections do not get through.",
-        f"Correct more often (--every 1, now {_pace(log)}), lower alpha ({log.config.get('alpha')}), "
-        f"check that the members of a pair differ in the shortcut alone, or {longer(log)}.",
+        f"{often} alpha (now {log.config.get('alpha')}), check that the members of a pair differ in the shortcut "
+        f"alone, or {longer(log)}.",
     )
 
 

@@ -45,8 +45,8 @@ def loss_not_finite(log: RunLog) -> Finding | None:
         "loss not finite",
         "error",
         f"The loss or a gradient became NaN or infinite {when}, and nothing can be learnt from there.",
-        f"Lower the learning rate ({log.config.get('learning_rate')}) or warm it up with --warmup; if that does not "
-        f"help, look for NaN in the images.",
+        f"Lower the learning rate (now {log.config.get('learning_rate')}) or warm it up with --warmup; if that does "
+        f"not help, look for NaN in the images.",
     )
 
 
@@ -61,16 +61,17 @@ def representation_collapsed(log: RunLog) -> Finding | None:
         return None
     when = f"by iteration {log.failure.get('step')}" if recorded and log.failure else f"by epoch {log.epochs}"
     rate = log.config.get("learning_rate")
+    now = f"now {rate}"
     if restarts := (log.failure or {}).get("restarts", 0):
         when += f", also after it had begun again {times(restarts)}"
-        rate = f"the last attempt had {rate_after(rate, restarts):g}" if isinstance(rate, int | float) else rate
+        now = f"the last attempt had {rate_after(rate, restarts):g}" if isinstance(rate, int | float) else now
     return Finding(
         "representation collapsed",
         "error",
         f"All images of the pairs had fallen onto one point {when}: every gradient is zero there, and the pairs only "
         f"seem to agree.",
-        f"Warm the learning rate up (--warmup 300), lower it ({rate}), use a larger margin "
-        f"({log.config.get('margin')}), or pairs that differ in the shortcut alone.",
+        f"Warm the learning rate up (--warmup 300), lower it ({now}), use a larger margin "
+        f"(now {log.config.get('margin')}), or pairs that differ in the shortcut alone.",
     )
 
 
@@ -112,7 +113,7 @@ def one_class_remedy(log: RunLog) -> str:
     """What to do about a network that gives every image the same class."""
     alpha = "; raise alpha, too, if the task loss does not fall" if log.guided else ""
     rate = log.config.get("learning_rate")
-    return _after_weights(log, f"warm the learning rate up or change it ({rate}), and {longer(log)}{alpha}.")
+    return _after_weights(log, f"warm the learning rate up or change it (now {rate}), and {longer(log)}{alpha}.")
 
 
 def _after_weights(log: RunLog, remedy: str) -> str:
@@ -200,7 +201,7 @@ def task_hardly_learnt(log: RunLog) -> Finding | None:
         return None
     pairs = log.of_epochs("pair_disagreement")
     agree = not pairs or pairs[-1] < DISAGREES  # where they do not, alpha had better be lowered
-    alpha = f"raise alpha ({log.config.get('alpha')}), " if log.guided and agree else ""
+    alpha = f"raise alpha (now {log.config.get('alpha')}), " if log.guided and agree else ""
     weights = _weights_remedy(log)
     use = f"{weights}; or use" if weights else "Use"
     return Finding(
@@ -208,7 +209,7 @@ def task_hardly_learnt(log: RunLog) -> Finding | None:
         "warning",
         f"The task loss is {log.of_steps('task_loss')[-1]:.3f} after {log.epochs} epochs, guessing has "
         f"{math.log(len(log.groups)):.3f}, and validation accuracy, averaged over classes, is {percent(balanced)}.",
-        f"{use} a higher learning rate ({log.config.get('learning_rate')}), {alpha}or {longer(log)}.",
+        f"{use} a higher learning rate (now {log.config.get('learning_rate')}), {alpha}or {longer(log)}.",
     )
 
 
@@ -222,8 +223,8 @@ def task_gradient_scaled_to_nothing(log: RunLog) -> Finding | None:
         "error",
         f"The task gradient was scaled by {_mean(scales):.1e} on average, and the task loss went from {losses[0]:.3g} "
         f"to {losses[-1]:.3g} in {len(losses)} epochs.",
-        f"Raise alpha ({log.config.get('alpha')}) or tau ({log.config.get('tau')}), or use --optimizer adam, which "
-        f"does not mind short gradients.",
+        f"Raise alpha (now {log.config.get('alpha')}) or tau (now {log.config.get('tau')}), or use --optimizer adam, "
+        f"which does not mind short gradients.",
     )
 
 
@@ -252,8 +253,8 @@ def floor_on_most_steps(log: RunLog) -> Finding | None:
         "note" if falls(log.of_steps("task_loss")) else "warning",
         f"On {percent(_mean(floored))} of the steps the correction was shorter than the floor, and the task gradient "
         f"was cut to twice the floor ({log.config.get('floor')}).",
-        f"Raise --floor if the task loss does not fall; or lower tau ({log.config.get('tau')}), or use a larger margin "
-        f"so that corrections have something to do.",
+        f"Raise --floor if the task loss does not fall; or lower tau (now {log.config.get('tau')}), or use a larger "
+        f"margin so that corrections have something to do.",
     )
 
 

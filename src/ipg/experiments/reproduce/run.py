@@ -141,9 +141,9 @@ def _write(
     where = f"In the paper: `{reproduction.paper}`. " if reproduction.paper else "Not in the paper. "
     before = [quick_note(reproduction), where + f"What it says: {reproduction.claim}"]
     lead = [text for text in before if text]
-    further = [Beneath(one.title, one.head, one.lines, one.notes) for one in table.further]
+    further = [Beneath(one.title, one.head, one.lines, one.notes, one.text) for one in table.further]
     drawn = (figures or {}).values()
-    html = table_page(reproduction.title, lead, table.head, table.lines, table.notes, drawn, further)
+    html = table_page(reproduction.title, lead, table.head, table.lines, table.notes, drawn, further, text=table.text)
     marked = table.of_version("quick" if reproduction.quick else "whole")
     return (*write_table(marked, folder, reproduction.title, before, pictures), *pictures, write_page(page, html))
 

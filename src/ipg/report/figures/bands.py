@@ -79,7 +79,7 @@ def draw_bands(data: Bands, *, name: str = "bands", width: int = 520, height: in
     entries = [(band.name, SERIES[band.series], "-") for band in data.bands]
     if data.line is not None:
         entries.append((data.line[1], INK, ":"))
-    head = title_room(data.detail)
+    head = title_room(data.detail, width)
     top, left, right, bottom = head + 12 + 20 * len(entries), 62, 24, 44  # pixels
     height += head + 20 * len(entries)
     with style():

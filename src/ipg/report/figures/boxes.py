@@ -105,7 +105,7 @@ def draw_boxes(data: Boxes, *, name: str = "boxes", width: int = 520, height: in
     quoted = any(data.published)
     rows = len(data.series) + quoted
     with style():
-        head = title_room(data.detail)
+        head = title_room(data.detail, width)
         top, left, right, bottom = head + 12 + 22 * rows, 58, 12, 48  # pixels
         height += head + 22 * rows
         figure, ground = canvas(width, height)

@@ -52,7 +52,7 @@ def draw_costs(data: Costs, *, name: str = "costs", width: int = 520, height: in
         return ""
     slots = _slots(data.points)
     with style():
-        head = title_room(data.detail)
+        head = title_room(data.detail, width)
         top, left, right, bottom = head + 12 + 22 * len(data.points), 58, 12, 48  # pixels
         height += top
         figure, ground = canvas(width, height)

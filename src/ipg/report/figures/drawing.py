@@ -112,16 +112,26 @@ def fit(text: str, room: float, size: float, weight: str = "normal") -> str:
     return text.rstrip() + "…"
 
 
-def title_room(detail: str) -> int:
-    """Pixels that a title and the line beneath it take."""
-    return 38 if detail else 20
+def title_room(detail: str, width: float) -> int:
+    """Pixels that a title and the lines beneath it take, in a figure of that width."""
+    return 20 + 18 * len(_lines(detail, width, 12))
 
 
 def draw_title(ground: Axes, title: str, detail: str, width: float) -> None:
-    """The title of a figure, and in small a line beneath it."""
+    """The title of a figure, and in small one or two lines beneath it."""
     ground.text(0, 14, fit(title, width, 13, "bold"), color=INK, fontsize=13, fontweight="bold")
-    if detail:
-        ground.text(0, 32, fit(detail, width, 12), color=MUTED, fontsize=12)
+    for row, line in enumerate(_lines(detail, width, 12)):
+        ground.text(0, 32 + 18 * row, line, color=MUTED, fontsize=12)
+
+
+def _lines(text: str, room: float, size: float) -> list[str]:
+    """`text` on one line, or on two of `room` pixels each, the second cut where even that is too little."""
+    if not text or text_width(clean(text), size) <= room:
+        return [clean(text)] if text else []
+    words = clean(text).split()
+    fits = (row for row in range(len(words) - 1, 0, -1) if text_width(" ".join(words[:row]), size) <= room)
+    row = next(fits, 1)
+    return [fit(" ".join(words[:row]), room, size), fit(" ".join(words[row:]), room, size)]
 
 
 def themed(colour: str) -> str:

@@ -84,7 +84,7 @@ def draw_grid(data: Grid, *, name: str = "grid", width: int = 520, cell: int = 5
     means = [entry.mean for row in data.cells for entry in row if entry.mean is not None]
     if not means:
         return ""
-    head = title_room(data.detail)
+    head = title_room(data.detail, width)
     left, top, bottom = 64, head + 40, 28 if data.boundary else 8
     height = top + cell * len(data.rows) + bottom
     wide = (width - left - 4) / len(data.columns)

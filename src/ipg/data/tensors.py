@@ -1,0 +1,104 @@
+"""Images that are in memory already: tensors or arrays by split, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ipg.data.errors import DataError
+from ipg.data.splits import SPLIT_NAMES, SPLITS
+from ipg.data.table import ImageTable
+from ipg.words import listed
+
+__all__ = ["as_bytes", "table_of"]
+
+EXPECTED = 'expected {"train": (images, labels), "test": (images, labels)}'
+COLUMNS = ("images", "labels", "attributes")
+
+
+def table_of(data: Mapping[str, Sequence[Any]], name: str = "tensors") -> ImageTable:
+    """A table of images by split: `{"train": (images, labels), "test": (images, labels)}`.
+
+    Images (N, C, H, W) are bytes, or floats from 0 to 1, which become bytes. A third tensor holds the attributes, what
+    must not matter. Labels and attributes are numbered from 0 and named by their numbers.
+
+    Raises:
+        DataError: there is no split to train on, or what a split holds does not fit together.
+    """
+    if unknown := [split for split in data if str(split).lower() not in SPLIT_NAMES]:
+        raise DataError(f"data has no split called {listed(map(repr, unknown))}: {EXPECTED}, or validation")
+    given = {SPLITS[SPLIT_NAMES[str(split).lower()]]: columns for split, columns in data.items()}
+    if len(given) < len(data):
+        raise DataError(f"two names stand for one split: {listed(map(repr, data))}")
+    if "train" not in given:
+        raise DataError(f"data has nothing to train on: {EXPECTED}")
+    splits = tuple(split for split in SPLITS if split in given)
+    parts = [_part(split, given[split]) for split in splits]
+    if len({len(part) for part in parts}) > 1:
+        raise DataError("some splits have attributes and others have none; give them to all or to none")
+    shapes = {split: tuple(part[0].shape[1:]) for split, part in zip(splits, parts, strict=True)}
+    if len(set(shapes.values())) > 1:
+        told = listed(f"{split} {shape}" for split, shape in shapes.items())
+        raise DataError(f"images of all splits need one shape, got {told}")
+    images, label, *rest = (torch.cat(column) for column in zip(*parts, strict=True))
+    attribute = rest[0] if rest else torch.zeros_like(label)
+    return ImageTable(
+        name=name,
+        images=images,
+        label=label,
+        attribute=attribute,
+        split=torch.repeat_interleave(torch.tensor([len(part[0]) for part in parts])),
+        environment=torch.zeros_like(label),
+        content=label,
+        splits=splits,
+        classes=_numbered(label),
+        attributes=_numbered(attribute) if rest else ("all",),
+    )
+
+
+def as_bytes(images: Any, what: str) -> Tensor:
+    """Images of bytes, or of floats from 0 to 1, as bytes.
+
+    Raises:
+        DataError: they are of something else, such as floats that were normalised.
+    """
+    found = torch.as_tensor(images)
+    if found.ndim != 4:
+        raise DataError(f"{what} must be of shape (N, C, H, W), got {tuple(found.shape)}")
+    if found.dtype == torch.uint8:
+        return found.cpu()
+    if not found.is_floating_point():
+        raise DataError(f"{what} must be bytes (uint8) or floats from 0 to 1, got {found.dtype}")
+    if found.numel() and not 0 <= float(found.min()) <= float(found.max()) <= 1:
+        raise DataError(
+            f"{what} must be floats from 0 to 1, got {float(found.min()):.3g} to {float(found.max()):.3g}; leave a "
+            f"normalisation to the network"
+        )
+    return (255 * found.cpu().float()).round().to(torch.uint8)
+
+
+def _part(split: str, given: Any) -> list[Tensor]:
+    """Images, labels and, where given, attributes of a split."""
+    columns = list(getattr(given, "tensors", given)) if not isinstance(given, Tensor) else [given]
+    if not 2 <= len(columns) <= 3:
+        raise DataError(f"{split} must be (images, labels) or (images, labels, attributes), got {len(columns)} of them")
+    part = [as_bytes(columns[0], f"{split} images")]
+    for name, column in zip(COLUMNS[1:], columns[1:], strict=False):
+        found = torch.as_tensor(column).cpu()
+        if found.shape != part[0].shape[:1]:
+            raise DataError(
+                f"{split} {name} must be of shape ({len(part[0])},), one an image, got {tuple(found.shape)}"
+            )
+        if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
+            raise DataError(f"{split} {name} must be whole numbers, got {found.dtype}; use .long()")
+        if len(found) and int(found.min()) < 0:
+            raise DataError(f"{split} {name} must be numbered from 0, got {int(found.min())}")
+        part.append(found.long())
+    return part
+
+
+def _numbered(column: Tensor) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(int(column.max()) + 1 if len(column) else 0))

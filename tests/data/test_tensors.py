@@ -1,0 +1,58 @@
+"""Tensors by split as a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from ipg.data.errors import DataError
+from ipg.data.tensors import as_bytes, table_of
+
+IMAGES = torch.arange(48, dtype=torch.uint8).view(4, 3, 2, 2)
+LABEL = torch.tensor([0, 1, 2, 1])
+
+
+def test_splits_labels_and_attributes() -> None:
+    test = (IMAGES[:2], LABEL[:2], torch.tensor([1, 0]))
+    table = table_of({"test": test, "train": (IMAGES, LABEL, torch.zeros(4, dtype=torch.int32))})
+    assert (table.splits, table.classes, table.attributes) == (("train", "test"), ("0", "1", "2"), ("0", "1"))
+    assert torch.equal(table.part("train").images, IMAGES)
+    assert torch.equal(table.part("test").label, LABEL[:2])
+    assert table.part("test").attribute.tolist() == [1, 0]
+
+
+def test_arrays_data_sets_and_other_names_of_splits() -> None:
+    table = table_of({"train": TensorDataset(IMAGES, LABEL), "val": (IMAGES.numpy(), LABEL.numpy())})
+    assert (table.splits, table.attributes) == (("train", "validation"), ("all",))
+    assert torch.equal(table.part("train").images, table.part("validation").images)
+
+
+def test_floats_become_the_nearest_bytes() -> None:
+    assert torch.equal(as_bytes(IMAGES.float() / 255, "images"), IMAGES)  # as `/ 255` made them
+    values = torch.tensor([0.0, 0.001, 0.003, 0.5, 1.0]).view(5, 1, 1, 1)
+    assert as_bytes(values, "images").flatten().tolist() == [0, 0, 1, 128, 255]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"test": (IMAGES, LABEL)}, r'nothing to train on: expected \{"train": \(images, labels\)'),
+        ({"train": (IMAGES, LABEL), "extra": (IMAGES, LABEL)}, "no split called 'extra'"),
+        ({"train": (IMAGES, LABEL), "val": (IMAGES, LABEL), "validation": (IMAGES, LABEL)}, "two names stand for one"),
+        ({"train": IMAGES}, r"train must be \(images, labels\) or"),
+        ({"train": (IMAGES, LABEL[:3])}, r"train labels must be of shape \(4,\), one an image, got \(3,\)"),
+        ({"train": (IMAGES, LABEL.float())}, r"train labels must be whole numbers, got torch\.float32; use \.long"),
+        ({"train": (IMAGES, LABEL - 1)}, "train labels must be numbered from 0, got -1"),
+        ({"train": (IMAGES[0], LABEL)}, r"train images must be of shape \(N, C, H, W\), got \(3, 2, 2\)"),
+        ({"train": (IMAGES.float(), LABEL)}, "floats from 0 to 1, got 0 to 47; leave a normalisation to the network"),
+        ({"train": (IMAGES.long(), LABEL)}, r"bytes \(uint8\) or floats from 0 to 1, got torch\.int64"),
+        ({"train": (IMAGES, LABEL), "test": (IMAGES, LABEL, LABEL)}, "some splits have attributes and others"),
+        ({"train": (IMAGES, LABEL), "test": (IMAGES[:, :1], LABEL)}, r"need one shape, got train \(3, 2, 2\) and test"),
+    ],
+)
+def test_what_does_not_fit_is_refused(data: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        table_of(data)
