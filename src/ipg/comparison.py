@@ -108,7 +108,7 @@ def _flat(embedded: Tensor) -> Tensor:
 
 def is_compiled(model: nn.Module) -> bool:
     """Whether `model` comes from torch.compile."""
-    return hasattr(model, "_orig_mod")
+    return hasattr(model, "_orig_mod") and hasattr(model, "dynamo_ctx")
 
 
 @functools.cache
