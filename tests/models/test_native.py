@@ -233,10 +233,10 @@ def test_what_was_compiled_is_kept_for_its_user_alone(tmp_path: Path, monkeypatc
     compiled = []
     real = native._compile
     monkeypatch.setattr(native, "_compile", lambda *given: (compiled.append(given), real(*given)))
-    fast, images = NativeConvNet(network("small_cnn")), torch.rand(1, 2, 2, 2)
-    logits = fast(images)
+    model, images = network("small_cnn"), torch.rand(1, 2, 2, 2)
+    logits = NativeConvNet(model)(images)
     native.load.cache_clear()  # as another process
-    assert torch.equal(fast(images), logits)
+    assert torch.equal(NativeConvNet(model)(images), logits)
     assert len(compiled) == 1
     (kept,) = (tmp_path / native.KERNELS).iterdir()
     assert kept.suffix == ".so"
@@ -244,5 +244,5 @@ def test_what_was_compiled_is_kept_for_its_user_alone(tmp_path: Path, monkeypatc
         assert (tmp_path / native.KERNELS).stat().st_mode & 0o077 == 0
         native.load.cache_clear()
         monkeypatch.setattr(os, "getuid", lambda: kept.stat().st_uid + 1)  # somebody else's are not run
-        assert torch.equal(fast(images), logits)
+        assert torch.equal(NativeConvNet(model)(images), logits)
         assert len(compiled) == 2

@@ -87,6 +87,7 @@ class NativeConvNet(nn.Module):
         super().__init__()
         self._orig_mod = model  # as torch.compile calls it, and as it is looked for
         self._able = True
+        self._known: dict[tuple[torch.Size, bool], Kernels] = {}
 
     @staticmethod
     def suits(model: nn.Module) -> bool:
@@ -104,7 +105,7 @@ class NativeConvNet(nn.Module):
             logits = self._orig_mod(images)
             return logits
         try:
-            kernels = load(self._shape(images, half=half))
+            kernels = self._kernels(images, half=half)
         except (CompilerError, OSError) as error:
             self._able = False
             reason = next(iter(str(error).splitlines()), type(error).__name__)
@@ -114,12 +115,16 @@ class NativeConvNet(nn.Module):
         logits = self._orig_mod.head(_Body.apply(images.contiguous(), kernels, keep, *parameters))
         return logits
 
-    def _shape(self, images: Tensor, *, half: bool) -> Shape:
-        layers = _layers(self._orig_mod)
-        widths = tuple(layer.out_channels for layer in layers[0::3])
-        strides = tuple(layer.stride[0] for layer in layers[0::3])
-        channels, height, width = images.shape[1:]
-        return Shape(channels, height, width, widths, strides, layers[2].num_groups, layers[2].eps, half)
+    def _kernels(self, images: Tensor, *, half: bool) -> Kernels:
+        size = images.shape[1:]
+        if (size, half) not in self._known:
+            layers = _layers(self._orig_mod)
+            widths = tuple(layer.out_channels for layer in layers[0::3])
+            strides = tuple(layer.stride[0] for layer in layers[0::3])
+            channels, height, width = size
+            shape = Shape(channels, height, width, widths, strides, layers[2].num_groups, layers[2].eps, half)
+            self._known[size, half] = load(shape)
+        return self._known[size, half]
 
 
 def _layers(model: ConvNet) -> list[Any]:
@@ -159,6 +164,9 @@ class Kernels:
     def __init__(self, library: ctypes.CDLL, shape: Shape) -> None:
         self._library, self._shape = library, shape
         self._numbers, self._statistics = library.saved_numbers(), library.saved_statistics()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load, (self._shape,)  # a copy is the same
 
     def forward(self, images: Tensor, parameters: Sequence[Tensor], *, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
         """The features, and what the way back needs if it is to be kept."""

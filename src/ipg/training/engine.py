@@ -1,9 +1,10 @@
 """How the iterations of a run are carried out: as written, as CUDA graphs, or over a compiled network.
 
-A compiled network is on a GPU one that torch traces, inside CUDA graphs; on a CPU one of ours with kernels of its own
-(`ipg.models.native`), since what torch's compiler makes of it there is slower, or hardly faster, than it is as written. On a GPU
-that has it the network computes in bf16 with its images and weights in the layout *channels last*, which its matrix
-units read directly. None of this changes what is computed; docs/speed.md says by how much it may differ.
+A compiled network is on a GPU one that torch traces, inside CUDA graphs. On a CPU it is one of ours with kernels of its
+own (`ipg.models.native`): what torch's compiler makes of it there is slower than it is as written, or hardly faster.
+
+On a GPU that has it the network computes in bf16 with its images and weights in the layout *channels last*, which its
+matrix units read directly. None of this changes what is computed; docs/speed.md says by how much it may differ.
 """
 
 from __future__ import annotations

@@ -38,11 +38,13 @@ static constexpr int saved_before(int layer) {  // numbers that an image leaves 
 }
 static constexpr int SAVED = saved_before(LAYERS), STATS = 2 * GROUPS;
 
-static void place(const float* image, number* to) {
+static void place(const float* __restrict image, number* __restrict to) {
     using Out = Maps<0>;
-    for (int c = 0; c < CHANNELS; c++)
-        for (int r = 0; r < Out::H; r++)
-            for (int p = 0; p < Out::W; p++) to[Out::INSIDE + r * Out::ROW + p * Out::C + c] = narrow(*image++);
+    for (int r = 0; r < Out::H; r++)
+        for (int p = 0; p < Out::W; p++)
+            for (int c = 0; c < Out::C; c++)
+                to[Out::INSIDE + r * Out::ROW + p * Out::C + c] =
+                    c < CHANNELS ? narrow(image[c * Out::AREA + r * Out::W + p]) : 0;
 }
 
 struct Packed {

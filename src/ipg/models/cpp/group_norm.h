@@ -4,6 +4,17 @@
 
 #include "units.h"
 
+template <int COUNT, class Term>
+static inline floats sum_of(Term term) {  // four at a time, none of which waits for another
+    constexpr int REST = COUNT % 4;
+    floats sums[4] = {};
+    for (int p = 0; p < COUNT - REST; p += 4)
+#pragma GCC unroll 4
+        for (int q = 0; q < 4; q++) sums[q] += term(p + q);
+    for (int q = 0; q < REST; q++) sums[q] += term(COUNT - REST + q);
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
 template <int i>
 struct Norm {
     using Out = Maps<i + 1>;
@@ -11,11 +22,8 @@ struct Norm {
 
     static void measure(const number* x, float* means, float* inverses) {  // of every group
         float sums[C];
-        for (int c = 0; c < C; c += LANES) {
-            floats sum = {};
-            for (int p = 0; p < Out::AREA; p++) sum += load(x + p * C + c);
-            keep(sums + c, sum);
-        }
+        for (int c = 0; c < C; c += LANES)
+            keep(sums + c, sum_of<Out::AREA>([&](int p) { return load(x + p * C + c); }));
         float centres[C];
         for (int g = 0; g < GROUPS; g++) {
             float sum = 0;
@@ -24,12 +32,11 @@ struct Norm {
             for (int c = g * EACH; c < (g + 1) * EACH; c++) centres[c] = means[g];
         }
         for (int c = 0; c < C; c += LANES) {
-            floats sum = {}, centre = load(centres + c);
-            for (int p = 0; p < Out::AREA; p++) {
-                floats d = load(x + p * C + c) - centre;
-                sum += d * d;
-            }
-            keep(sums + c, sum);
+            floats centre = load(centres + c);
+            keep(sums + c, sum_of<Out::AREA>([&](int p) {
+                     floats d = load(x + p * C + c) - centre;
+                     return d * d;
+                 }));
         }
         for (int g = 0; g < GROUPS; g++) {
             float sum = 0;
@@ -60,8 +67,7 @@ struct Norm {
         float slopes[C], heights[C];
         lines(stats, weight, bias, slopes, heights);
         for (int c = 0; c < C; c += LANES) {
-            floats sum = {};
-            for (int p = 0; p < Out::AREA; p++) sum += load(x + p * C + c);
+            floats sum = sum_of<Out::AREA>([&](int p) { return load(x + p * C + c); });
             keep(to + c, sum * load(slopes + c) / (float)Out::AREA + load(heights + c));
         }
     }
@@ -71,14 +77,11 @@ struct Norm {
         float centres[C], products[C], totals[C], slopes[C], bends[C], heights[C];
         for (int c = 0; c < C; c++) centres[c] = stats[c / EACH];
         for (int c = 0; c < C; c += LANES) {
-            floats product = {}, total = {}, centre = load(centres + c);
-            for (int p = 0; p < Out::AREA; p++) {
-                floats d = load(dy + p * C + c);
-                product += d * (load(x + p * C + c) - centre);
-                total += d;
-            }
-            keep(products + c, product);
-            keep(totals + c, total);
+            floats centre = load(centres + c);
+            keep(products + c, sum_of<Out::AREA>([&](int p) {
+                     return load(dy + p * C + c) * (load(x + p * C + c) - centre);
+                 }));
+            keep(totals + c, sum_of<Out::AREA>([&](int p) { return load(dy + p * C + c); }));
         }
         for (int g = 0; g < GROUPS; g++) {
             float inverse = stats[GROUPS + g], product = 0, total = 0;

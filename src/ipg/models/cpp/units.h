@@ -44,8 +44,8 @@ static inline void store(number* to, floats x) {
 static inline number narrow(float x) {  // to the nearest, ties to even
     uint32_t bits;
     memcpy(&bits, &x, 4);
-    if (x != x) return 0x7fc0;
-    return (number)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return (number)(x != x ? 0x7fc0 : bits);
 }
 #else
 typedef float number;
