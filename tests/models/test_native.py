@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ipg.models import native
+from ipg.models import build_model, native
 from ipg.models.native import NativeConvNet, obstacle
 from ipg.models.small import ConvNet, build_small
 from ipg.rationale import HeadTap, find_head
@@ -162,11 +162,16 @@ def test_gradients_of_gradients_are_refused() -> None:
         gradient.sum().backward()
 
 
-def test_widths_without_kernels() -> None:
+def test_networks_without_kernels() -> None:
     assert not NativeConvNet.suits(ConvNet(2, 2, widths=(16, 24), strides=(1, 2)))
     assert not NativeConvNet.suits(ConvNet(2, 2, widths=(16,), strides=(3,)))
     assert not NativeConvNet.suits(build_small("small_vit", channels=2, classes=2))
     assert NativeConvNet.suits(network("mnist_cnn"))
+    for name in ("bcos_small_cnn", "xdnn_small_cnn"):  # with other layers in the place of these
+        assert not NativeConvNet.suits(build_model(name, channels=2, classes=2, size=14))
+    model = network("small_cnn")
+    model.body[1] = nn.GELU()
+    assert not NativeConvNet.suits(model)
 
 
 # -- the compiler ------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from ipg.data.locations import cache_folder
 from ipg.files import make_private, replacing
-from ipg.models.small import ConvNet
+from ipg.models.small import ConvNet, FirstConv2d
 
 __all__ = ["KERNELS", "CompilerError", "NativeConvNet", "obstacle"]
 
@@ -92,9 +92,14 @@ class NativeConvNet(nn.Module):
     @staticmethod
     def suits(model: nn.Module) -> bool:
         """Whether there are kernels for `model`."""
-        return isinstance(model, ConvNet) and all(
-            layer.out_channels % LANES == 0 and layer.stride in ((1, 1), (2, 2)) for layer in _layers(model)[0::3]
-        )
+        if type(model) is not ConvNet:
+            return False
+        layers = _layers(model)
+        kinds = [nn.Conv2d if type(layer) is FirstConv2d else type(layer) for layer in layers]
+        if kinds != [nn.Conv2d, nn.ReLU, nn.GroupNorm] * (len(layers) // 3):  # some may have been put into their place
+            return False
+        widths = all(layer.out_channels % LANES == 0 for layer in layers[0::3])
+        return widths and all(layer.stride in ((1, 1), (2, 2)) for layer in layers[0::3])
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (B, K) of images (B, C, H, W)."""
