@@ -154,9 +154,9 @@ class RunConfig:
     precision: str = "auto"
     """fp32, tf32 (fp32 with TF32 matrix products) or bf16 (autocast); auto is bf16 on GPUs that have it, else fp32."""
     engine: str = "auto"
-    """How iterations run: eager, captured (on a GPU, a CUDA graph each) or compiled (the same over a compiled network, a
-    minute more before the first iteration; on a CPU mnist_cnn and small_cnn by kernels of their own, seconds more); auto
-    is captured on a GPU, and eager elsewhere."""
+    """How iterations run: eager, captured (on a GPU, a CUDA graph each) or compiled (the same over a compiled network,
+    a minute more before the first iteration; on a CPU mnist_cnn and small_cnn by kernels of their own, seconds more);
+    auto is captured on a GPU, and eager elsewhere."""
     resident: float = 0.5
     """Share of the GPU's free memory that images may take; those of a larger data set are streamed to it."""
     deterministic: bool = False
