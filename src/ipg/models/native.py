@@ -83,6 +83,9 @@ class NativeConvNet(nn.Module):
     refused.
     """
 
+    any_batch = True
+    """Unlike a network that torch has compiled it need not be given batches of one size."""
+
     def __init__(self, model: ConvNet) -> None:
         super().__init__()
         self._orig_mod = model  # as torch.compile calls it, and as it is looked for
