@@ -63,6 +63,14 @@ def own_random_state() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def kernels(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that are compiled are kept for the other tests of the session, and nowhere else."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder
+    monkeypatch.setenv("IPG_CACHE", str(folder / "compiled"))
+
+
 class SkipGuard:
     """Fails the session when a test or module skips that is not on the list, so that no check is lost unseen."""
 

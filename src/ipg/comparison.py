@@ -114,8 +114,8 @@ def _flat(embedded: Tensor) -> Tensor:
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether `model` comes from torch.compile."""
-    return hasattr(model, "_orig_mod")
+    """Whether `model` comes from torch.compile; one of ours for a CPU says that it takes batches of any size."""
+    return hasattr(model, "_orig_mod") and not getattr(model, "any_batch", False)
 
 
 @functools.cache

@@ -154,8 +154,9 @@ class RunConfig:
     precision: str = "auto"
     """fp32, tf32 (fp32 with TF32 matrix products) or bf16 (autocast); auto is bf16 on GPUs that have it, else fp32."""
     engine: str = "auto"
-    """How iterations run on a GPU: eager, captured (each a CUDA graph) or compiled (the same with a compiled network,
-    which takes a minute more before the first iteration); auto is captured on a GPU and eager elsewhere."""
+    """How iterations run: eager, captured (on a GPU, each a CUDA graph) or compiled (the same with a compiled network,
+    which takes a minute more before the first iteration; on a CPU mnist_cnn and small_cnn with kernels of their own,
+    which takes seconds more); auto is captured on a GPU and eager elsewhere."""
     shard: bool = False
     """With several processes (torchrun), let each hold only a part of the weights, gradients and optimizer states, for
     large networks (FSDP2, docs/scale.md); otherwise each holds all of them."""

@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from ipg.models.native import obstacle
+
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state")
 
 STAND_IN = """
@@ -32,6 +34,7 @@ def script(repo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     worker.write_text(STAND_IN, encoding="utf-8")
     monkeypatch.setattr(module, "WORKER", worker)
     monkeypatch.setattr(module, "SIZES", {"small_cnn": 14})
+    monkeypatch.setenv("IPG_CACHE", str(tmp_path / "cache"))
     return module
 
 
@@ -44,12 +47,16 @@ def test_everybody_is_measured_free_and_held(script: ModuleType, capsys: pytest.
         "network alone",
     ]
     assert sum(" held " in line.partition(":")[0] for line in lines) == len(lines) / 2
+    fast = [line.partition(":")[0] for line in lines if "ERM compiled" in line]
+    assert bool(fast) == (obstacle(half=False) is None)
+    assert any("bf16" in name for name in fast) == (obstacle(half=True) is None)
     assert "colored_fashion_noisy small_cnn SpuCo GroupDRO: 512 images/s" in lines  # 256 images in half a second
 
 
 def test_ratios_are_to_whom_they_say(script: ModuleType) -> None:
     rates = {
         "ours ERM": [6.0],
+        "ours ERM compiled": [9.0],
         "ours GroupDRO": [6.0],
         "SpuCo ERM": [2.0],
         "SpuCo GroupDRO": [3.0],
@@ -57,6 +64,8 @@ def test_ratios_are_to_whom_they_say(script: ModuleType) -> None:
     }
     found = {(one.case, one.baseline): one.ratio for one in script.in_words("data net", rates)}
     assert found["data net ours ERM", "data net SpuCo ERM"] == 3.0
+    assert found["data net ours ERM compiled", "data net SpuCo ERM"] == 4.5
+    assert found["data net ours ERM compiled", "data net ours ERM"] == 1.5
     assert found["data net ours GroupDRO", "data net SpuCo GroupDRO"] == 2.0
     assert found["data net SpuCo ERM", "data net network alone"] == 0.25
 

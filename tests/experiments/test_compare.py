@@ -107,7 +107,7 @@ def test_what_a_method_asks_for_by_an_option_is_said_as_a_comparison_takes_it(co
     ("changes", "message"),
     [
         ({"selection": "pairs", "held_out_pairs": 0}, "erm: selection='pairs' needs held-out pairs"),
-        ({"engine": "compiled", "device": "cpu"}, "engine='compiled' is for a single CUDA GPU"),
+        ({"engine": "captured", "device": "cpu"}, "engine='captured' is for a single CUDA GPU"),
         ({"model": "resnet999"}, "erm: .*resnet999"),
     ],
 )

@@ -13,9 +13,9 @@ import torch
 
 from ipg.config import RunConfig
 from ipg.methods import METHODS, method_class
-from ipg.training import assembly, loop
+from ipg.models.native import Kernels, obstacle
+from ipg.training import assembly, engine, loop
 from ipg.training.loop import Outcome
-from ipg.training.stepping import EagerStep
 
 ABLE = [name for name in METHODS if method_class(name).compiles]
 OPTIONS: dict[str, dict[str, Any]] = {"jtt": {"copies": 2}}
@@ -24,7 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {"jtt": {"copies": 2}}
 
 @pytest.fixture
 def through_a_compiled_network(one_epoch: Callable[..., Outcome]) -> Callable[..., Outcome]:
-    """Trains as `one_epoch` does with the engine `compiled`, on the CPU."""
+    """Trains as `one_epoch` does with the engine `compiled`, on the CPU as it would on a GPU."""
     real, resolve = torch.compile, loop.resolve
 
     def compile(model: Any = None, **options: Any) -> Any:
@@ -38,7 +38,8 @@ def through_a_compiled_network(one_epoch: Callable[..., Outcome]) -> Callable[..
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(torch, "compile", compile)
             patch.setattr(loop, "resolve", compiled)
-            patch.setattr(assembly, "CapturedStep", EagerStep)
+            for place in (assembly, engine, loop):
+                patch.setattr(place, "traces", lambda config, device: True)
             return one_epoch(name, **settings)
 
     return run
@@ -59,3 +60,22 @@ def test_methods_one_after_the_other(
         assert found.result["config"]["engine"] == "compiled"
         for key, value in expected.model.state_dict().items():
             assert torch.equal(found.model.state_dict()[key], value), f"{name}: {key}"
+
+
+@pytest.mark.skipif(obstacle(half=False) is not None, reason="needs a C++ compiler")
+@pytest.mark.usefixtures("kernels")
+def test_methods_by_kernels_for_a_cpu(one_epoch: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    used, backward = [], Kernels.backward
+    monkeypatch.setattr(Kernels, "backward", lambda *given: (used.append(given), backward(*given))[1])
+    for name in ABLE:
+        if name == "ncm":  # whose features are to be frozen
+            continue
+        settings: dict[str, Any] = {"model": "small_cnn", "optimizer": "sgd", "batch": 16, "every": 2}
+        settings["options"] = OPTIONS.get(name, {})
+        found, expected = one_epoch(name, engine="compiled", **settings), one_epoch(name, **settings)
+        assert found.result["config"]["engine"] == "compiled"
+        assert used, name
+        used.clear()
+        for key, value in expected.model.state_dict().items():
+            near = torch.isclose(found.model.state_dict()[key], value, rtol=1e-4, atol=1e-5)
+            assert near.all(), f"{name}: {key}"

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from ipg.comparison import is_compiled
 from ipg.config import RunConfig
+from ipg.models.native import NativeConvNet
 from ipg.models.small import build_small
 from ipg.rationale import HeadTap, find_head
 from ipg.training import engine
@@ -52,12 +54,35 @@ def test_what_is_asked_for_is_kept(name: str) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("name", ["captured", "compiled"])
-def test_graphs_are_for_one_gpu(name: str) -> None:
-    for device, processes, where in ((CPU, 1, "device 'cpu'"), (CUDA, 4, "4 processes")):
-        with pytest.raises(ValueError, match=f"engine='{name}' is for a single CUDA GPU, not for {where}; leave it"):
-            resolve(RunConfig(engine=name), device, processes=processes)
+@pytest.mark.parametrize(
+    ("name", "device", "processes", "told"),
+    [
+        ("captured", CPU, 1, "a single CUDA GPU, not for device 'cpu'"),
+        ("captured", CUDA, 4, "a single CUDA GPU, not for 4 processes"),
+        ("compiled", CUDA, 4, "a single CUDA GPU, or a CPU in one process, not for 4 processes"),
+        ("compiled", CPU, 2, "a single CUDA GPU, or a CPU in one process, not for 2 processes"),
+        ("compiled", torch.device("mps"), 1, "a single CUDA GPU, or a CPU in one process, not for device 'mps'"),
+    ],
+)
+def test_what_engines_are_for(name: str, device: torch.device, processes: int, told: str) -> None:
+    with pytest.raises(ValueError, match=f"engine='{name}' is for {told}; leave it out or use eager"):
+        resolve(RunConfig(engine=name), device, processes=processes)
+
+
+def test_as_written_anywhere() -> None:
     assert found(RunConfig(engine="eager"), CPU) == ("fp32", "eager")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_cpu_compiles_where_it_can(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(engine, "obstacle", lambda *, half: asked.append(half))
+    config = RunConfig(engine="compiled", precision=precision)
+    assert found(config, CPU) == (precision, "compiled")
+    monkeypatch.setattr(engine, "obstacle", lambda *, half: f"there is no {half}")
+    with pytest.warns(UserWarning, match="cannot be compiled here, since there is no (True|False): it runs as written"):
+        assert found(config, CPU) == (precision, "eager")
+    assert asked == [precision == "bf16"]
 
 
 @pytest.mark.usefixtures("gpu")
@@ -129,9 +154,21 @@ def test_norms_by_a_kernel_also_where_gradients_are_differentiated() -> None:
 
 def test_a_model_is_compiled_where_the_engine_says_so() -> None:
     model = network(nn.Identity())
-    assert compile_model(model, RunConfig(engine="captured")) is model
-    made = compile_model(model, RunConfig(engine="compiled"))
+    assert compile_model(model, RunConfig(engine="captured"), CUDA) is model
+    made = compile_model(model, RunConfig(engine="compiled"), CUDA)
     assert made._orig_mod is model  # found by `find_head`, and by the guidance
+    assert is_compiled(made)
+
+
+def test_on_a_cpu_our_networks_have_kernels_and_others_run_as_written() -> None:
+    config, ours = RunConfig(engine="compiled"), build_small("small_cnn", channels=2, classes=2)
+    made = compile_model(ours, config, CPU)
+    assert isinstance(made, NativeConvNet)
+    assert made._orig_mod is ours
+    assert not is_compiled(made)  # takes batches of any size
+    model = network(nn.Identity())
+    with pytest.warns(UserWarning, match="only mnist_cnn and small_cnn are compiled: this network runs as written"):
+        assert compile_model(model, config, CPU) is model
 
 
 def test_more_variants_are_compiled_inside() -> None:

@@ -134,7 +134,8 @@ def clear_cache() -> int:
                 freed += sum(map(_delete, [path, path.with_suffix(".json"), *leftovers(path)]))
         except Timeout:
             continue
-    others = [*(cache_folder() / "stamps").glob("*.json"), *(cache_folder() / "attention").glob("*.npy")]
+    kinds = ("stamps/*.json", "attention/*.npy", "kernels/*.so")
+    others = [path for kind in kinds for path in cache_folder().glob(kind)]
     return freed + sum(map(_delete, others))
 
 

@@ -14,7 +14,7 @@ _HOME = "~/.cache/ipg"
 
 
 def cache_folder() -> Path:
-    """Where decoded images are kept: the environment variable `IPG_CACHE`, else `~/.cache/ipg`."""
+    """Where decoded images and compiled kernels are kept: the environment variable `IPG_CACHE`, else `~/.cache/ipg`."""
     return Path(os.environ.get("IPG_CACHE") or _HOME).expanduser()
 
 

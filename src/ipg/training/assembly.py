@@ -20,13 +20,13 @@ from ipg.seeds import derive_seed
 from ipg.training.capture import CapturedStep
 from ipg.training.device import autocast_dtype
 from ipg.training.distributed import Team
-from ipg.training.engine import compile_model, lay_out
+from ipg.training.engine import compile_model, lay_out, traces
 from ipg.training.judging import Judge
 from ipg.training.materials import Materials
 from ipg.training.optimization import class_weights, make_optimizer
 from ipg.training.outcome import Outcome
 from ipg.training.sharding import laid_like, optimizer_laid, whole
-from ipg.training.stepping import EagerStep, Means, PairFeed
+from ipg.training.stepping import EagerStep, Means, PairFeed, PreparedStep
 
 __all__ = ["Assembly"]
 
@@ -51,11 +51,11 @@ class Assembly:
         self.autocast = autocast_dtype(config)
         self.plain = materials.model
         self.model = self._sharded(materials) if team.shares(config) else lay_out(materials.model, config, device)
-        self.fast = compile_model(self.model, config)
+        self.fast = compile_model(self.model, config, device)
         self.judge = Judge(config, materials, evaluate_on, self.model, self.fast, team, trained_on, once=evaluate_once)
         train_table, self.validation = self.judge.training, self.judge.validation
         self.optimizer = make_optimizer(self.model, config, device)
-        compile = config.engine == "compiled"
+        compile = traces(config, device)
         views = Augmentation(config.crop, config.flip)
         options = parse_options(kind, config.options)
         self._learns = first is not None
@@ -102,7 +102,7 @@ class Assembly:
         self.method: Method = kind(setup)
         self.sampler = sampler
         self.means = Means(compile=compile)
-        stepper = EagerStep if config.engine == "eager" else CapturedStep
+        stepper = EagerStep if config.engine == "eager" else CapturedStep if device.type == "cuda" else PreparedStep
         self.step: EagerStep = stepper(self.method, self.batches, feed, self.means)
 
     def _sharded(self, materials: Materials) -> nn.Module:

@@ -1,4 +1,7 @@
-"""How the iterations of a run are carried out: as written, as CUDA graphs, or as CUDA graphs over a compiled network.
+"""How the iterations of a run are carried out: as written, as CUDA graphs, or over a compiled network.
+
+A compiled network is on a GPU one that torch traces, inside CUDA graphs. On a CPU it is one of ours with kernels of its
+own (`ipg.models.native`): what torch's compiler makes of it there is slower than it is as written, or hardly faster.
 
 On a GPU that has it the network computes in bf16 with its images and weights in the layout *channels last*, which its
 matrix units read directly. None of this changes what is computed; docs/speed.md says by how much it may differ.
@@ -18,9 +21,10 @@ from torch import nn
 from ipg.config import RunConfig
 from ipg.models import ConvNet
 from ipg.models.frozen_norm import quicken
+from ipg.models.native import NativeConvNet, obstacle
 from ipg.training.device import resolve_precision
 
-__all__ = ["VARIANTS", "compile_model", "compiling", "lay_out", "resolve"]
+__all__ = ["VARIANTS", "compile_model", "compiling", "lay_out", "resolve", "traces"]
 
 VARIANTS = 64
 """How many shapes of one function may be compiled; torch's own limit of 8 is soon met by a study."""
@@ -34,13 +38,23 @@ def resolve(config: RunConfig, device: torch.device, *, processes: int) -> RunCo
     engine = config.engine
     if engine == "auto":
         engine = "captured" if graphs else "eager"
-    elif engine != "eager" and not graphs:
+    elif engine != "eager" and not graphs and not (engine == "compiled" and device.type == "cpu" and processes == 1):
         where = f"{processes} processes" if processes > 1 else f"device {device.type!r}"
-        raise ValueError(f"engine={engine!r} is for a single CUDA GPU, not for {where}; leave it out or use eager")
-    if engine == "compiled" and not _has_triton():
+        single = "a single CUDA GPU" + (", or a CPU in one process" if engine == "compiled" else "")
+        raise ValueError(f"engine={engine!r} is for {single}, not for {where}; leave it out or use eager")
+    precision = resolve_precision(config.precision, device)
+    if engine == "compiled" and graphs and not _has_triton():
         warnings.warn("the network cannot be compiled here, since triton is not installed: captured only", stacklevel=2)
         engine = "captured"
-    return config.suited().with_changes(precision=resolve_precision(config.precision, device), engine=engine)
+    elif engine == "compiled" and not graphs and (why := obstacle(half=precision == "bf16")) is not None:
+        warnings.warn(f"the network cannot be compiled here, since {why}: it runs as written", stacklevel=2)
+        engine = "eager"
+    return config.suited().with_changes(precision=precision, engine=engine)
+
+
+def traces(config: RunConfig, device: torch.device) -> bool:
+    """Whether torch compiles the network, the losses and the optimizer of a run on `device`."""
+    return config.engine == "compiled" and device.type == "cuda"
 
 
 def lay_out(model: nn.Module, config: RunConfig, device: torch.device) -> nn.Module:
@@ -55,11 +69,15 @@ def lay_out(model: nn.Module, config: RunConfig, device: torch.device) -> nn.Mod
     return model
 
 
-def compile_model(model: nn.Module, config: RunConfig) -> nn.Module:
-    """`model` compiled, if that is the engine; otherwise as it is."""
-    if config.engine != "compiled":
-        return model
-    return cast(nn.Module, torch.compile(model, dynamic=False))
+def compile_model(model: nn.Module, config: RunConfig, device: torch.device) -> nn.Module:
+    """`model` compiled for `device`, if that is the engine; otherwise as it is."""
+    if traces(config, device):
+        return cast(nn.Module, torch.compile(model, dynamic=False))
+    if config.engine == "compiled" and NativeConvNet.suits(model):
+        return NativeConvNet(cast(ConvNet, model))
+    if config.engine == "compiled":
+        warnings.warn("on a CPU only mnist_cnn and small_cnn are compiled: this network runs as written", stacklevel=2)
+    return model
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ipg.comparison import is_compiled
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
 from ipg.evaluation.batch_norm import batch_norm_gap
@@ -118,7 +117,7 @@ class Judge:
     def prepare(self) -> None:
         """Have what evaluates images compiled, where the network is, before the first of them counts."""
         images = next((part.images for part in self.parts.values() if len(part)), None)
-        if is_compiled(self.fast) and images is not None:
+        if self.fast is not self.model and images is not None:
             self._logits(images[:1])
 
     def evaluate(self, row: dict[str, Any]) -> None:

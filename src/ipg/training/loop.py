@@ -44,7 +44,7 @@ from ipg.training.device import (
     set_random_state,
 )
 from ipg.training.distributed import Team
-from ipg.training.engine import compiling, resolve
+from ipg.training.engine import compiling, resolve, traces
 from ipg.training.folder import FIRST_STAGE, RunFolder
 from ipg.training.identity import identify, settled
 from ipg.training.interrupt import Interrupted, StopRequest, late_request, stop_on_signals
@@ -102,7 +102,7 @@ def train(
     device = team.device(resolve_device(config.device))
     config = resolve(config, device, processes=team.size)
     with ExitStack() as stack:
-        if config.engine == "compiled":
+        if traces(config, device):
             stack.enter_context(compiling())
         stack.enter_context(team.together())
         stack.enter_context(own_randomness(device))

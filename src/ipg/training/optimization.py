@@ -39,7 +39,7 @@ def make_optimizer(model: nn.Module, config: RunConfig, device: torch.device) ->
         fused = True if cuda else None  # the other form asks the device for its rate
         return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=config.weight_decay, fused=fused)
     kind: Callable[..., torch.optim.Optimizer] = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    if config.engine == "compiled":  # its own kernel gives every tensor of a small network one block or few
+    if cuda and config.engine == "compiled":  # its own kernel gives every tensor of a small network one block or few
         optimizer = kind(parameters, lr=rate, weight_decay=config.weight_decay, foreach=True, capturable=True)
         optimizer.step = torch.compile(optimizer.step, dynamic=False)  # type: ignore[method-assign, assignment]
         return optimizer

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +19,7 @@ from ipg.guidance import Pairs
 from ipg.methods.base import Method
 from ipg.pairs.pairset import PairSampler
 
-__all__ = ["EagerStep", "Means", "PairFeed"]
+__all__ = ["EagerStep", "Means", "PairFeed", "PreparedStep"]
 
 
 class PairFeed:
@@ -138,3 +140,14 @@ class EagerStep:
     def step(self, rows: Tensor) -> None:
         """The part that runs on the device alone."""
         self.means.add(self.method.step(self.batches.take(rows)))
+
+
+class PreparedStep(EagerStep):
+    """The same over a network that is compiled before the first iteration."""
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count what happens inside as preparation."""
+        start = time.perf_counter()
+        yield
+        self.preparing += time.perf_counter() - start
