@@ -307,7 +307,7 @@ def test_what_cannot_be_compiled_keeps_what_suits_it(trial: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "says"), [("compiled", "engine='compiled' is for a single CUDA GPU"), ("fast", "engine='fast'")]
+    ("engine", "says"), [("captured", "engine='captured' is for a single CUDA GPU"), ("fast", "engine='fast'")]
 )
 def test_an_engine_that_there_is_not_is_said_once(engine: str, says: str, trial: Make, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=says):
