@@ -69,6 +69,25 @@ def test_a_list_of_all_studies_leaves_none_out(ipg, extra: list[str]) -> None:
     assert "are for the trials of one study; name it, e.g. ipg study margin --list" in done.err
 
 
+def test_trials_run_again_for_their_seconds_have_rows_of_their_own(ipg, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ipg.experiments import runner
+    from ipg.experiments.runner import Tally, run_trial
+    from ipg.experiments.timed import run_timed
+
+    asked: list[tuple[Path, object, object]] = []
+
+    def run_study(study: Study, results: Path, *, workers: object, run: object, **others: object) -> Tally:
+        asked.append((results, workers, run))
+        return Tally(len(study.trials), 0, 0)
+
+    monkeypatch.setattr(runner, "run_study", run_study)
+    monkeypatch.setattr("ipg.experiments.workers.suitable_workers", lambda device: 1)
+    assert ipg("study", "margin", "--timed", "--workers", "3").code == 0
+    assert ipg("study", "margin", "--workers", "3").code == 0
+    assert asked == [(Path("results/times/margin"), 1, run_timed), (Path("results/margin"), 3, run_trial)]
+    assert "24 trials, 0 done" in " ".join(ipg("study", "margin", "--timed", "--list").out.split())
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread", "own_random_state")
 def test_the_file_of_the_guide_runs(ipg, guide: Path) -> None:

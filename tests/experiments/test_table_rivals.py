@@ -101,6 +101,23 @@ def test_seconds_of_trials_that_shared_a_gpu_do_not_count(rivals: Path) -> None:
     assert [cells(text, name)[4] for name in ("IPG", "DAIR, random copies", "ERM")] == ["–", "–", "1 ×"]
 
 
+def test_trials_that_were_run_again_for_their_seconds_tell_the_times(rivals: Path) -> None:
+    """ERM takes 4 seconds there and IPG 10, without preparing; DAIR was not run again, whatever it took before."""
+    trials = load_study(rivals / "studies" / "colored_mnist_unified.toml").trials
+    seconds = {"erm": 4.5, "ipg": 10.5}
+    again = [
+        row(trial, 0.99, seconds=seconds[trial.method]) | {"preparing_seconds": 0.5}
+        for trial in trials
+        if trial.seed == 0 and trial.method in seconds
+    ]
+    write(rivals / "results" / "times" / "colored_mnist_unified" / "trials.jsonl", again)
+    assert main(arguments(rivals, "--write")) == 0
+    _, _, text = (rivals / "README.md").read_text(encoding="utf-8").partition("<!-- results:colored_mnist_unified -->")
+    assert [cells(text, name)[4] for name in ("IPG", "DAIR, random copies", "ERM")] == ["2.5 ×", "–", "1 ×"]
+    assert cells(text, "IPG")[2] == "73.0 ± 2.8"  # of the study itself
+    assert "1 seed run again, one trial at a time" in " ".join(text.split())
+
+
 def test_the_short_table_does_not_mix_protocols(rivals: Path) -> None:
     before = short_table(rivals)
     (rivals / "results" / "colored_mnist_unified" / "trials.jsonl").unlink()

@@ -52,6 +52,9 @@ EXAMPLES = """
 `ipg study waterbirds100_tuned --data-path waterbirds --model resnet50 --weights resnet50.safetensors`: with the paper's
 network, whose weights you have; its rows stand beside the others; the command table shows them with the same options
 
+`ipg study colored_mnist_unified --data-path mnist.npz --timed --only seed=0`: how long each method takes; the tables
+show it beside the accuracies
+
 **A study file.** Every arm is run once per seed, with the settings of `[base]` and its own:
 
 ```
@@ -101,6 +104,14 @@ def study(
     normalization: OtherNormalization = None,
     chosen: Only = None,
     limit: Limit = None,
+    timed: Annotated[
+        bool,
+        typer.Option(
+            "--timed",
+            help="Run all trials again for their seconds: one at a time per GPU, each after a short one of its kind, "
+            "with rows of their own in results/times/STUDY.",
+        ),
+    ] = False,
     show: Annotated[
         bool, typer.Option("--list", help="Show which trials are done, running, begun, failed or missing; run none.")
     ] = False,
@@ -122,6 +133,7 @@ def study(
         _list_all(results)
         return
 
+    from ipg.experiments.store import TIMES
     from ipg.experiments.study import find_study, only
     from ipg.words import seconds_in
 
@@ -130,13 +142,17 @@ def study(
         whole = replace(whole, trials=network.over(whole.trials, whole.name))
     found = only(whole, chosen or ())
     seconds = None if limit is None else seconds_in(limit, "--limit")
-    folder = rows_folder(results, found.name)
+    folder = Path("results") / TIMES / found.name if timed and results is None else rows_folder(results, found.name)
     if show:
         _list(found, folder)
         return
 
-    from ipg.experiments.runner import run_study
+    from ipg.experiments.runner import run_study, run_trial
+    from ipg.experiments.timed import run_timed
+    from ipg.experiments.workers import suitable_workers
 
+    if timed and workers is not None:
+        workers = min(workers, suitable_workers(device))
     tally = run_study(
         found,
         folder,
@@ -146,6 +162,7 @@ def study(
         workers=workers,
         cluster=cluster_of(cluster, cpus, gpus),
         limit=seconds,
+        run=run_timed if timed else run_trial,
     )
     if tally.failed:
         raise typer.Exit(1)

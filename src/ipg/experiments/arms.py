@@ -73,6 +73,8 @@ class Arm:
     """The method's own options, as the study gives them."""
     seeds: tuple[int, ...]
     rows: tuple[Row, ...]
+    timed: tuple[Row, ...] = ()
+    """Rows of the same trials run again for their seconds alone."""
 
     def spread(self, metric: str = "average", *, last: bool = False) -> Spread | None:
         """Of a metric over the seeds, at the selected epoch or at the last; None without rows or where it is null."""

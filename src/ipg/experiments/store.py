@@ -23,7 +23,10 @@ from filelock import FileLock, Timeout
 
 from ipg.files import make_private, sweep, write_text
 
-__all__ = ["Store", "read_rows"]
+__all__ = ["TIMES", "Store", "read_rows"]
+
+TIMES = "times"
+"""The folder, among those of studies, of the same studies run again for their seconds."""
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

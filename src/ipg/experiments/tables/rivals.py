@@ -17,6 +17,7 @@ from ipg.experiments.tables.text import (
     NONE,
     code,
     collapse_text,
+    commits_text,
     figure_text,
     markdown,
     origin,
@@ -117,9 +118,8 @@ def _notes(arms: Sequence[Arm], figures: Sequence[Figure], *, by_group: bool) ->
         f"{', '.join(map(code, networks))}; {' or '.join(map(str, epochs))} epochs; the same rule keeps an epoch for "
         f"all ({' and '.join(sorted({code(str(arm.config['selection'])) for arm in arms}))}). Each method had the same "
         "number of configurations of its own space, or all if it has fewer. One seed judged them without test images, "
-        f"and the best was frozen before these rows were made. {_rule(arms)}*Time*: of a trial with its evaluations, "
-        f"without compiling, over that of ERM in the same study, from at least {TIMED} trials that had the GPU to "
-        "themselves. *Paper*: what the paper has for the method, mostly quoted from others under their own protocols"
+        f"and the best was frozen before these rows were made. {_rule(arms)}{_timing(arms)} *Paper*: what the "
+        "paper has for the method, mostly quoted from others under their own protocols"
         + (", on ResNet-50" if by_group else "")
         + f".{_marked(arms, figures, by_group=by_group)} {meaning}: {'; '.join(collapses) or 'none'}."
         + "".join(f" {text}" for text in (begun, lost) if text)
@@ -152,14 +152,27 @@ def _mean(arm: Arm, metric: str) -> float:
     return -1.0 if found is None else found.mean
 
 
+def _timing(arms: Sequence[Arm]) -> str:
+    """What the times are, and what of."""
+    told = "*Time*: of a trial with its evaluations, without compiling, over that of ERM in the same study"
+    if timed := [row for arm in arms for row in arm.timed]:
+        seeds = len({row["seed"] for row in timed})
+        return (
+            f"{told}: {seeds} {'seed' if seeds == 1 else 'seeds'} run again, one trial at a time, each after a short "
+            f"one of its kind (`ipg study --timed`, commit {commits_text(timed)})."
+        )
+    return f"{told}, from at least {TIMED} trials that had the GPU to themselves."
+
+
 def _times(arm: Arm, plain: Sequence[Arm]) -> str:
     """How long a trial takes beside one of ERM, in medians, compiling and capturing apart."""
     if not plain:
         return NONE
+    again = bool(plain[0].timed)
     mine, theirs = (
-        [seconds for row in rows if (seconds := training_seconds(row)) is not None]
-        for rows in (arm.rows, plain[0].rows)
+        [seconds for row in (one.timed if again else one.rows) if (seconds := training_seconds(row)) is not None]
+        for one in (arm, plain[0])
     )
-    if min(len(mine), len(theirs)) < TIMED or statistics.median(theirs) <= 0:
+    if min(len(mine), len(theirs)) < (1 if again else TIMED) or statistics.median(theirs) <= 0:
         return NONE
     return f"{short(statistics.median(mine) / statistics.median(theirs))} ×"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ipg.experiments.arms import Arm, Row, arms_of
-from ipg.experiments.store import read_rows
+from ipg.experiments.store import TIMES, read_rows
 from ipg.experiments.study import STUDIES, Study, load_study
 
-__all__ = ["Measured", "ProvenanceError", "check_provenance", "measured", "measured_of"]
+__all__ = ["Measured", "ProvenanceError", "check_provenance", "measured", "measured_of", "with_times"]
 
 ORIGIN = ("hardware", "versions", "commit", "date")
 """What a row says of its origin."""
@@ -45,7 +46,19 @@ class Measured:
 def measured(results: Path, studies: Path = STUDIES) -> list[Measured]:
     """Every study that has a file in `studies`, with its rows in `results`."""
     found = [load_study(file) for file in sorted(studies.glob("*.toml"))]
-    return [measured_of(study, results / study.name / "trials.jsonl") for study in found]
+    return [
+        with_times(
+            measured_of(study, results / study.name / "trials.jsonl"),
+            measured_of(study, results / TIMES / study.name / "trials.jsonl"),
+        )
+        for study in found
+    ]
+
+
+def with_times(study: Measured, timed: Measured) -> Measured:
+    """A study whose arms also have the rows of the same study run again for its seconds (`ipg study --timed`)."""
+    arms = [replace(arm, timed=again.rows) for arm, again in zip(study.arms, timed.arms, strict=True)]
+    return Measured(study.name, study.split, arms, [*study.unknown, *timed.unknown], study.decides)
 
 
 def measured_of(study: Study, file: Path) -> Measured:

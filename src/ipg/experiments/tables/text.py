@@ -10,9 +10,9 @@ from typing import Any
 from ipg.experiments.arms import Arm, Figure, Row, Spread
 
 __all__ = [
-    "NAMES", "NONE", "PROTOCOLS", "code", "collapse_text", "commit_text", "figure_text", "markdown", "numbers",
-    "origin", "percent", "restarts_text", "seconds_text", "seeds_of", "seeds_text", "share", "short", "unmeasured_text",
-    "words", "wrapped",
+    "NAMES", "NONE", "PROTOCOLS", "code", "collapse_text", "commit_text", "commits_text", "figure_text", "markdown",
+    "numbers", "origin", "percent", "restarts_text", "seconds_text", "seeds_of", "seeds_text", "share", "short",
+    "unmeasured_text", "words", "wrapped",
 ]  # fmt: skip
 
 NAMES = {
@@ -141,18 +141,22 @@ def code(value: str) -> str:
     return value if re.fullmatch(r"[\d.e-]+", value) else f"`{value}`"
 
 
+def _all_of(values: Iterable[str]) -> str:
+    return " and ".join(dict.fromkeys(values))
+
+
 def origin(rows: Sequence[Row]) -> str:
     """Hardware, versions and commits of `rows`, in words."""
-
-    def all_of(values: Iterable[str]) -> str:
-        return " and ".join(dict.fromkeys(values))
-
-    commits = [commit_text(row["commit"]) for row in sorted(rows, key=lambda row: str(row["date"]))]
     versions: list[Mapping[str, Any]] = [row["versions"] for row in rows]
     return (
-        f"{all_of(row['hardware'] for row in rows)}; torch {all_of(found['torch'] for found in versions)}, "
-        f"Python {all_of(found['python'] for found in versions)}; commit {all_of(commits)}"
+        f"{_all_of(row['hardware'] for row in rows)}; torch {_all_of(found['torch'] for found in versions)}, "
+        f"Python {_all_of(found['python'] for found in versions)}; commit {commits_text(rows)}"
     )
+
+
+def commits_text(rows: Sequence[Row]) -> str:
+    """The commits of `rows`, the first first."""
+    return _all_of(commit_text(row["commit"]) for row in sorted(rows, key=lambda row: str(row["date"])))
 
 
 def commit_text(name: str | None) -> str:
