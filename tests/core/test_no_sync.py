@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -42,6 +44,19 @@ def run(optimizer: Any, *, device: str = "cpu", iterations: int = 4, plain: bool
     for _ in range(iterations):
         report = guide.step(lambda: F.cross_entropy(model(x), y), None if plain else pairs)
     return report
+
+
+@contextmanager
+def waiting_is_an_error() -> Iterator[None]:
+    """Inside, what waits for the GPU raises."""
+    before = torch.cuda.get_sync_debug_mode()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype", UserWarning)  # said once
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 @pytest.fixture
@@ -133,16 +148,12 @@ def test_no_step_waits_on_cuda(options: dict[str, Any]) -> None:
     first, second = torch.randn(2, 6, 3, 8, 8, device="cuda")
     pairs = Pairs(first, second, torch.arange(6, device="cuda") % 3)
     guide.step(lambda: F.cross_entropy(model(x), y), pairs)  # the optimizer makes its state
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waiting_is_an_error():
         for _ in range(3):
             report = guide.step(lambda: F.cross_entropy(model(x), y), pairs)
         guide.step(lambda: F.cross_entropy(model(x), y), None)
         with pytest.raises(RuntimeError, match="synchroniz"):
             report.scale.item()
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
     assert math.isfinite(report.numbers()["scale"])
 
 
