@@ -67,6 +67,7 @@ class Method:
         self.done: list[tuple[list[int], bool]] = []
         self.written = 0
         self.look: Callable[[Tensor], object] = len
+        self.refusal = RuntimeError("operation not permitted when stream is capturing\nand more")
 
     @property
     def due(self) -> bool:
@@ -80,7 +81,7 @@ class Method:
             self.written += 1
             self.done.append((rows.tolist(), due))
         elif len(rows) in self.refuses:
-            raise RuntimeError("operation not permitted when stream is capturing\nand more")
+            raise self.refusal
         else:
             Graph.capturing.work.append(lambda: self.done.append((rows.tolist(), due)))
         return {}
@@ -134,10 +135,16 @@ def epochs(count: int, lengths: Sequence[int]) -> list[Tensor]:
 
 
 def run(
-    batches: Sequence[Tensor], *, every: int = 1, refuses: Sequence[int] = (), look: Callable[[Tensor], object] = len
+    batches: Sequence[Tensor],
+    *,
+    every: int = 1,
+    refuses: Sequence[int] = (),
+    refusal: RuntimeError | None = None,
+    look: Callable[[Tensor], object] = len,
 ) -> tuple[CapturedStep, Method]:
     """Iterations on `batches`, captured; they have to come to the same as they are written."""
     method, plain = Method(every, refuses), Method(every)
+    method.refusal = refusal or method.refusal
     method.look = look
     step, written = stepper(CapturedStep, method), stepper(EagerStep, plain)
     for rows in batches:
@@ -257,6 +264,20 @@ def test_a_rehearsal_captures_what_a_run_would(every: int) -> None:
     assert set(step._graphs) == {(length, due) for length in (3, 2) for due in dues}
     step.rehearse(torch.arange(1))  # below which there is none
     assert set(step._graphs) == {(1, due) for due in dues}
+
+
+@pytest.mark.usefixtures("generator")
+@pytest.mark.parametrize("length", [FULL, FULL - 1])
+def test_a_batch_that_fits_only_as_written_fails_its_rehearsal(length: int) -> None:
+    """A smaller one is then rehearsed and said to fit; the run itself would go on as written, and say so."""
+    method = Method(1, [length])
+    step = stepper(CapturedStep, method)
+    step.rehearse(torch.arange(FULL))  # cannot be captured for another reason: no other batch could be
+    method.refusal = torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(torch.OutOfMemoryError):
+        step.rehearse(torch.arange(FULL))
+    with pytest.warns(UserWarning, match="cannot be captured as a CUDA graph and runs as written: CUDA out of memory"):
+        run(epochs(9, [FULL, FULL - 1]), refuses=[length], refusal=method.refusal)
 
 
 class Pretended(CapturedStep):

@@ -49,6 +49,7 @@ class CapturedStep(EagerStep):
         self._device = batches.table.label.device
         self._stream = _side_stream(self._device)
         self._begin(batches.batch_size)
+        self._rehearsing = False
         self.preparing = 0.0
         """Seconds spent on iterations before a capture, compiling among them, on captures, and on what else is
         `timed`."""
@@ -104,8 +105,12 @@ class CapturedStep(EagerStep):
         self.method.replayed()
 
     def rehearse(self, rows: Tensor) -> None:
-        """As above, captures included, which keep memory for themselves; nothing is compiled for it."""
+        """As above, captures included, which keep memory for themselves; nothing is compiled for it.
+
+        A capture that lacks memory is an error here: the batch would fit, but only as written, which takes longer.
+        """
         self._begin(len(rows))
+        self._rehearsing = True
         with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it cannot be captured, which the run itself will say
             for _ in range(REHEARSAL):
@@ -142,6 +147,8 @@ class CapturedStep(EagerStep):
         except RuntimeError as error:
             graph.reset()
             self._give_up(length)
+            if self._rehearsing and isinstance(error, torch.OutOfMemoryError):
+                raise
             what = "this step" if length == self._full else f"the step of a batch of {length}"
             reason = str(error).strip().splitlines()[0]
             warnings.warn(f"{what} cannot be captured as a CUDA graph and runs as written: {reason}", stacklevel=4)
