@@ -264,10 +264,14 @@ class Training(Assembly):
         raise OutOfMemoryError(
             batch=self.config.batch,
             pair_batch=self.config.pair_batch if self.sampler is not None else None,
-            fits=fitting_batch(self.step.rehearse, rows) if self.team.size == 1 else None,
+            fits=fitting_batch(self.step.rehearse, self._full_batch(rows)) if self.team.size == 1 else None,
             kept=self.home is not None and self.home.checkpoint.exists(),
             others=memory_of_others(self.device),
         )
+
+    def _full_batch(self, rows: Tensor) -> Tensor:
+        """As many rows as a batch has, of one that may be the last of an epoch."""
+        return rows.repeat(-(-self.config.batch // len(rows)))[: self.config.batch]
 
     def _refit(self, validation: ImageTable) -> None:
         """Let the method change the kept network; one more row tells what it is worth, and is the one that is kept."""

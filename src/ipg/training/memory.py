@@ -14,6 +14,8 @@ __all__ = ["OutOfMemoryError", "fitting_batch", "memory_of_others"]
 
 LIBRARIES = 2 * 2**30
 """Bytes that CUDA and its libraries take for a process at most, beside its tensors."""
+SPARE = 0.1
+"""The share of what the process has had of a GPU's memory that is to be left by a batch which is said to fit."""
 
 
 class OutOfMemoryError(RuntimeError):
@@ -34,16 +36,26 @@ class OutOfMemoryError(RuntimeError):
 def fitting_batch(rehearse: Callable[[Tensor], None], rows: Tensor) -> int | None:
     """How many of `rows` at most, halved as often as it takes, `rehearse` can take; None where there are none.
 
-    What is rehearsed are real iterations, after which there is no going on: only for a run that has to end.
+    What is rehearsed are real iterations, after which there is no going on: only for a run that has to end. A little
+    memory is kept from them: the run itself fills it in another order, and its last batch has another length.
     """
     size = len(rows) // 2
     while size:
         free_memory()
         with suppress(torch.OutOfMemoryError):
+            spare = _spare(rows.device)
             rehearse(rows[:size])
+            del spare
             return size
         size //= 2
     return None
+
+
+def _spare(device: torch.device) -> Tensor | None:
+    """Memory that is not to be used, on a GPU."""
+    if device.type != "cuda":
+        return None
+    return torch.empty(int(SPARE * torch.cuda.max_memory_reserved(device)), dtype=torch.uint8, device=device)
 
 
 def memory_of_others(device: torch.device) -> int:
