@@ -115,7 +115,7 @@ def test_trials_that_were_run_again_for_their_seconds_tell_the_times(rivals: Pat
     _, _, text = (rivals / "README.md").read_text(encoding="utf-8").partition("<!-- results:colored_mnist_unified -->")
     assert [cells(text, name)[4] for name in ("IPG", "DAIR, random copies", "ERM")] == ["2.5 ×", "–", "1 ×"]
     assert cells(text, "IPG")[2] == "73.0 ± 2.8"  # of the study itself
-    assert "1 seed run again, one trial at a time" in " ".join(text.split())
+    assert "which takes 4 s: 1 seed run again, one trial at a time" in " ".join(text.split())
 
 
 def test_the_short_table_does_not_mix_protocols(rivals: Path) -> None:

@@ -264,6 +264,8 @@ def test_a_rehearsal_captures_what_a_run_would(every: int) -> None:
     assert set(step._graphs) == {(length, due) for length in (3, 2) for due in dues}
     step.rehearse(torch.arange(1))  # below which there is none
     assert set(step._graphs) == {(1, due) for due in dues}
+    step.release()
+    assert not step._graphs
 
 
 @pytest.mark.usefixtures("generator")

@@ -118,6 +118,11 @@ class CapturedStep(EagerStep):
             for _ in range(REHEARSAL_SMALLER if len(rows) > 1 else 0):
                 self(rows[:-1])  # the last of an epoch, beside what the graphs keep
 
+    def release(self) -> None:
+        """Give back what graphs keep: whoever holds on to the error would hold on to it, too."""
+        self._begin(self._full)
+        free_memory()
+
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Count what happens inside as preparation."""

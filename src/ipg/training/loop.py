@@ -261,10 +261,12 @@ class Training(Assembly):
         with suppress(torch.OutOfMemoryError):  # inside, the error would hold on to all that the step has made
             self.step(rows)
             return
+        fits = fitting_batch(self.step.rehearse, self._full_batch(rows)) if self.team.size == 1 else None
+        self.step.release()
         raise OutOfMemoryError(
             batch=self.config.batch,
             pair_batch=self.config.pair_batch if self.sampler is not None else None,
-            fits=fitting_batch(self.step.rehearse, self._full_batch(rows)) if self.team.size == 1 else None,
+            fits=fits,
             kept=self.home is not None and self.home.checkpoint.exists(),
             others=memory_of_others(self.device),
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ __all__ = ["OutOfMemoryError", "fitting_batch", "memory_of_others"]
 
 LIBRARIES = 2 * 2**30
 """Bytes that CUDA and its libraries take for a process at most, beside its tensors."""
-SPARE = 0.1
-"""The share of what the process has had of a GPU's memory that is to be left by a batch which is said to fit."""
+SPARE = 1 / 16
+"""The share of what the process has of a GPU's memory that a batch which is said to fit has to leave."""
 
 
 class OutOfMemoryError(RuntimeError):
@@ -40,22 +40,27 @@ def fitting_batch(rehearse: Callable[[Tensor], None], rows: Tensor) -> int | Non
     memory is kept from them: the run itself fills it in another order, and its last batch has another length.
     """
     size = len(rows) // 2
-    while size:
-        free_memory()
-        with suppress(torch.OutOfMemoryError):
-            spare = _spare(rows.device)
-            rehearse(rows[:size])
-            del spare
-            return size
-        size //= 2
+    with suppress(torch.OutOfMemoryError), _spared(rows.device):
+        while size:
+            free_memory()
+            with suppress(torch.OutOfMemoryError):
+                rehearse(rows[:size])
+                return size
+            size //= 2
     return None
 
 
-def _spare(device: torch.device) -> Tensor | None:
-    """Memory that is not to be used, on a GPU."""
+@contextmanager
+def _spared(device: torch.device) -> Iterator[None]:
+    """Inside, a GPU has a little less memory than the process has of it now."""
     if device.type != "cuda":
-        return None
-    return torch.empty(int(SPARE * torch.cuda.max_memory_reserved(device)), dtype=torch.uint8, device=device)
+        yield
+        return
+    size = int(SPARE * torch.cuda.memory_reserved(device))
+    free_memory()
+    spare = torch.empty(size, dtype=torch.uint8, device=device)
+    yield
+    del spare
 
 
 def memory_of_others(device: torch.device) -> int:

@@ -132,6 +132,9 @@ class EagerStep:
         for _ in range(2):
             self(rows)
 
+    def release(self) -> None:
+        """Give back what is kept of the device's memory between iterations, of a run that has to end: nothing here."""
+
     def draw(self) -> None:
         """Feed pairs if the step will use them."""
         if self.feed is not None and self.method.due:

@@ -31,6 +31,7 @@ from ipg.experiments.tables.text import (
 from ipg.methods import method_class
 from ipg.methods.base import NEEDS
 from ipg.methods.options import option_defaults
+from ipg.words import number_of
 
 __all__ = ["ENDING", "contender", "ranked", "rivals_table"]
 
@@ -156,10 +157,13 @@ def _timing(arms: Sequence[Arm]) -> str:
     """What the times are, and what of."""
     told = "*Time*: of a trial with its evaluations, without compiling, over that of ERM in the same study"
     if timed := [row for arm in arms for row in arm.timed]:
-        seeds = len({row["seed"] for row in timed})
+        plain = next((arm.timed for arm in arms if arm.method == "erm" and arm.timed), ())
+        known = [seconds for row in plain if (seconds := training_seconds(row)) is not None]
+        length = f", which takes {short(statistics.median(known))} s" if known else ""
+        seeds = number_of(len({row["seed"] for row in timed}), "seed")
         return (
-            f"{told}: {seeds} {'seed' if seeds == 1 else 'seeds'} run again, one trial at a time, each after a short "
-            f"one of its kind (`ipg study --timed`, commit {commits_text(timed)})."
+            f"{told}{length}: {seeds} run again, one trial at a time, each after a short one of its kind (`ipg study "
+            f"--timed`, commit {commits_text(timed)})."
         )
     return f"{told}, from at least {TIMED} trials that had the GPU to themselves."
 
