@@ -254,6 +254,24 @@ def test_a_batch_that_does_not_fit_names_one_that_does(
         train(smaller, gather(smaller, table=table), folder=tmp_path)  # nothing was lost, the folder is free
 
 
+def test_what_fits_is_told_of_whole_batches(
+    make_table: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is short at the last batch of the epoch, of 10 images: no reason for batches of 5."""
+    real, met = EagerStep.step, []
+
+    def short(step: EagerStep, rows: torch.Tensor) -> None:
+        met.append(len(rows))
+        if met == [50, 10]:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        real(step, rows)
+
+    monkeypatch.setattr(EagerStep, "step", short)
+    config, table = RunConfig(method="erm", epochs=1, batch=50, device="cpu", held_out_pairs=0), make_table(train=60)
+    with pytest.raises(OutOfMemoryError, match=r"^out of memory with --batch 50; --batch 25 fits"):
+        train(config, gather(config, table=table), folder=tmp_path)
+
+
 def test_a_run_from_before_there_was_a_setting_goes_on(make_table: Callable[..., Any], tmp_path: Path) -> None:
     config, table = RunConfig(method="erm", epochs=1, batch=50, device="cpu", held_out_pairs=0), make_table()
     train(config, gather(config, table=table), folder=tmp_path)
