@@ -9,7 +9,7 @@ from ipg.training.optimization import learning_rate
 
 
 def rates(total: int, **settings: object) -> list[float]:
-    config = RunConfig(**{"learning_rate": 0.8, **settings})
+    config = RunConfig(**{"learning_rate": 0.8, **settings}).suited()
     return [learning_rate(step, total, config) for step in range(total)]
 
 
@@ -21,7 +21,7 @@ def test_cosine_begins_at_the_peak_and_ends_near_zero() -> None:
     """0.4 (1 + cos 0), (1 + cos 45°), (1 + cos 90°), (1 + cos 135°); the zero comes after the last iteration."""
     half = 2**0.5 / 2
     assert rates(4, schedule="cosine") == pytest.approx([0.8, 0.4 * (1 + half), 0.4, 0.4 * (1 - half)], abs=1e-15)
-    assert learning_rate(4, 4, RunConfig(learning_rate=0.8, schedule="cosine")) == pytest.approx(0, abs=1e-15)
+    assert learning_rate(4, 4, RunConfig(learning_rate=0.8, schedule="cosine").suited()) == pytest.approx(0, abs=1e-15)
 
 
 def test_a_step_down_to_a_tenth_in_the_second_half() -> None:

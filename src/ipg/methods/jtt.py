@@ -7,9 +7,9 @@ gets wrong, the second, begun anew, is trained on
     D ∪ E ∪ … ∪ E    (λ copies of E, so that its images come λ + 1 times a pass)
 
 Differs from the paper: the first stage has the settings of the second but for its number of epochs and a warm-up as
-much shorter, and both begin from the same weights. Group labels select the epoch alone, if the run's selection rule
-says so. Where the shortcut never fails in training, as in Waterbirds-100, E may be almost empty: the run is then plain
-training.
+much shorter (one of an epoch stays so), and both begin from the same weights. Group labels select the epoch alone, if
+the run's selection rule says so. Where the shortcut never fails in training, as in Waterbirds-100, E may be almost
+empty: the run is then plain training.
 """
 
 from __future__ import annotations
@@ -51,9 +51,14 @@ class Jtt(Erm):
 
     @classmethod
     def first_stage(cls, config: RunConfig) -> RunConfig:
-        """Plain training for T epochs, the last one kept; it warms up for the same share of its iterations."""
+        """Plain training for T epochs, the last one kept; it warms up for the same share of its iterations.
+
+        A warm-up of an epoch stays one.
+        """
         epochs = parse_options(cls, config.options).first_epochs
-        warmup = config.warmup * epochs // max(epochs, config.epochs)
+        warmup = config.warmup
+        if isinstance(warmup, int):
+            warmup = warmup * epochs // max(epochs, config.epochs)
         return config.with_changes(method="erm", options={}, epochs=epochs, warmup=warmup, selection="last")
 
     @classmethod

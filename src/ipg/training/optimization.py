@@ -12,19 +12,27 @@ from torch import Tensor, nn
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
 
-__all__ = ["class_weights", "learning_rate", "make_optimizer", "set_rate"]
+__all__ = ["class_weights", "learning_rate", "make_optimizer", "set_rate", "warmup_steps"]
 
 
 def learning_rate(step: int, total: int, config: RunConfig) -> float:
     """The rate of iteration `step` (from 0) of `total`: linear warm-up, then as the schedule says."""
-    if step < config.warmup:
-        return config.learning_rate * (step + 1) / config.warmup
+    warmup = warmup_steps(total, config)
+    if step < warmup:
+        return config.learning_rate * (step + 1) / warmup
     if config.schedule == "constant":
         return config.learning_rate
     if config.schedule == "step":
         return config.learning_rate / (1 if step < total / 2 else 10)
-    share = (step - config.warmup) / max(1, total - config.warmup)
+    share = (step - warmup) / max(1, total - warmup)
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def warmup_steps(total: int, config: RunConfig) -> int:
+    """Iterations of warm-up of a run of `total`: `epoch` is the first one, or half of a run that has no other."""
+    if config.warmup == "epoch":
+        return min(total // config.epochs, total // 2)
+    return int(config.warmup)
 
 
 def make_optimizer(model: nn.Module, config: RunConfig, device: torch.device) -> torch.optim.Optimizer:
