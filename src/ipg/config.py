@@ -214,8 +214,9 @@ class RunConfig:
 
     def as_before(self, saved: Mapping[str, Any]) -> RunConfig:
         """The same, with what it leaves to `auto` as in `saved` where that was made before it could be (`EARLIER`)."""
-        had = {name: value for name, value in EARLIER.items() if saved.get(name, value) == value}
-        return self.with_changes(**{name: value for name, value in had.items() if self.is_auto(name)})
+        had = {name: value for name, value in EARLIER.items() if self.is_auto(name) and saved.get(name, value) == value}
+        meant = self.suited()
+        return self.with_changes(**{name: value for name, value in had.items() if getattr(meant, name) != value})
 
     def flat(self) -> dict[str, Any]:
         """All fields as one level of plain values, the method's own options among them: for result rows."""

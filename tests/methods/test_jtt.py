@@ -251,3 +251,4 @@ def test_the_first_stage_warms_up_for_the_same_share(epochs: int, first: int, ex
     given = RunConfig(method="jtt", epochs=epochs, warmup=300, options={"first_epochs": first})
     before = Jtt.first_stage(given)
     assert (before.epochs, before.warmup) == (first, expected)
+    assert Jtt.first_stage(given.with_changes(warmup="epoch")).warmup == "epoch"

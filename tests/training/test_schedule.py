@@ -46,5 +46,15 @@ def test_a_warm_up_as_long_as_the_run_or_longer(schedule: str, warmup: int) -> N
     assert rates(4, schedule=schedule, warmup=warmup) == pytest.approx([0.8 * (n + 1) / warmup for n in range(4)])
 
 
+def test_a_warm_up_of_an_epoch() -> None:
+    """Four iterations an epoch; of a run of one epoch half, so that the rate falls again."""
+    assert rates(12, epochs=3, schedule="constant", warmup="epoch") == pytest.approx([0.2, 0.4, 0.6] + [0.8] * 9)
+    assert rates(8, epochs=2, warmup="epoch") == rates(8, epochs=2, warmup=4)
+    assert rates(8, epochs=1, warmup="epoch") == rates(8, epochs=1, warmup=4)
+    assert rates(5, epochs=1, warmup="epoch") == rates(5, epochs=1, warmup=2)
+    assert rates(3, epochs=3, warmup="epoch") == rates(3, epochs=3, warmup=1)
+    assert rates(1, epochs=1, warmup="epoch") == rates(1, epochs=1, warmup=0)
+
+
 def test_one_iteration() -> None:
     assert rates(1, schedule="cosine") == [0.8]
