@@ -11,7 +11,21 @@ from typing import Any, Literal, get_type_hints
 import pytest
 
 from ipg import config
-from ipg.config import CHOICES, PANELS, ConfigError, RunConfig, field_help, load_config
+from ipg.config import (
+    CHOICES,
+    EARLIER,
+    FRESH_CROP,
+    FRESH_FLIP,
+    MARGIN,
+    PANELS,
+    TRAINED_CROP,
+    TRAINED_FLIP,
+    TRAINED_RATE,
+    ConfigError,
+    RunConfig,
+    field_help,
+    load_config,
+)  # fmt: skip
 
 NAMES = [field.name for field in fields(RunConfig)]
 
@@ -104,8 +118,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "steps": [0, -1],
     "batch": [0],
     "learning_rate": [0.0, -1e-3, float("inf"), float("nan")],
-    "warmup": [-1],
-    "crop": [0.0, -0.1, 1.01, float("nan")],
+    "warmup": [-1, "epochs", "1.5"],
+    "crop": [0.0, -0.1, 1.01, float("nan"), "some"],
     "resident": [-0.1, 1.1, float("nan")],
     "weight_decay": [-1e-9, float("inf")],
     "pairs": [-1],
@@ -317,20 +331,20 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: Any, message: str) -
     assert problem.startswith(message.format(file=file))
 
 
-def test_a_network_that_starts_from_weights_keeps_its_statistics_and_a_wider_margin() -> None:
+def test_a_network_that_starts_from_weights_keeps_its_statistics() -> None:
     fresh, trained = RunConfig(), RunConfig(weights="net.safetensors")
     repaired = RunConfig(start="run")
     assert [(c.margin, c.batch_norm) for c in (fresh, trained)] == [("auto", "auto")] * 2
     assert [(c.suited().margin, c.suited().batch_norm) for c in (fresh, trained, repaired)] == [
-        ("0.5x", "train"), ("0.85x", "eval"), ("0.85x", "eval"),
+        ("0.85x", "train"), ("0.85x", "eval"), ("0.85x", "eval"),
     ]  # fmt: skip
-    given = RunConfig(weights="net.safetensors", margin="0.1", batch_norm="train", learning_rate=0.01)
+    given = RunConfig(weights="net.safetensors", margin="0.1", batch_norm="train", learning_rate=0.01, **EARLIER)
     assert given.suited() == given
     assert {name: trained.flat()[name] for name in ("margin", "batch_norm")} == {
         "margin": "0.85x",
         "batch_norm": "eval",
     }
-    assert fresh.with_changes(weights="net.safetensors").suited().margin == "0.85x"
+    assert fresh.with_changes(weights="net.safetensors").suited().batch_norm == "eval"
 
 
 def test_a_network_that_starts_from_weights_learns_slower_than_a_fresh_one() -> None:
@@ -344,3 +358,76 @@ def test_a_network_that_starts_from_weights_learns_slower_than_a_fresh_one() -> 
     assert RunConfig(weights="net.safetensors", learning_rate=0.02).suited().learning_rate == 0.02
     assert RunConfig(weights="net.safetensors").flat()["learning_rate"] == 1e-4
     assert RunConfig().flat()["learning_rate"] == 3e-3
+
+
+WEIGHTS = {"weights": "net.safetensors"}
+VIEWS = ("crop", "flip")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({}, (FRESH_CROP, FRESH_FLIP)),
+        (WEIGHTS, (TRAINED_CROP, TRAINED_FLIP)),
+        ({"start": "run"}, (TRAINED_CROP, TRAINED_FLIP)),
+        ({**WEIGHTS, "freeze": True}, (FRESH_CROP, FRESH_FLIP)),  # of which the head alone is trained
+        ({"freeze": True}, (FRESH_CROP, FRESH_FLIP)),
+        ({**WEIGHTS, "crop": 0.5}, (0.5, TRAINED_FLIP)),
+        ({**WEIGHTS, "crop": 1, "flip": False}, (1.0, False)),
+        ({"crop": "0.8", "flip": "true"}, (0.8, True)),
+        ({"crop": "auto", "flip": "auto"}, (FRESH_CROP, FRESH_FLIP)),
+    ],
+)
+def test_views_follow_from_where_a_network_starts(given: dict[str, Any], meant: tuple[Any, ...]) -> None:
+    config = RunConfig.from_mapping(given)
+    for found in (config.suited(), config.suited().suited(), RunConfig(**config.flat() | {"options": {}})):
+        assert tuple(getattr(found, name) for name in VIEWS) == meant
+    assert tuple(config.flat()[name] for name in VIEWS) == meant
+    assert [type(config.flat()[name]) for name in VIEWS] == [type(value) for value in meant]
+
+
+def test_networks_that_start_from_weights_alone_have_views() -> None:
+    assert (FRESH_CROP, FRESH_FLIP) == (1.0, False)
+    assert RunConfig().flat()["crop"] != RunConfig(**WEIGHTS).flat()["crop"]
+
+
+def test_the_help_tells_what_auto_stands_for() -> None:
+    """So that a value that is changed is changed there, too."""
+    told, from_weights = field_help(), "for a network that starts from weights"
+    switch = {True: "yes", False: "no"}
+    assert f"auto: {TRAINED_CROP:g} {from_weights}, {FRESH_CROP:g} (no crop) for a fresh one" in told["crop"]
+    assert f"auto: {switch[TRAINED_FLIP]} {from_weights}, {switch[FRESH_FLIP]} for a fresh one" in told["flip"]
+    assert told["margin"].endswith(f"or auto: {MARGIN}.")
+    assert f"auto: {TRAINED_RATE:.0e}".replace("e-0", "e-") + f" {from_weights}" in told["learning_rate"]
+
+
+def test_flips_that_are_neither(tmp_path: Path) -> None:
+    assert problems(flip="sometimes") == ["flip='sometimes': expected true or false, or auto"]
+    assert problems(flip=1) == ["flip=1: expected true or false, or auto"]
+    file = tmp_path / "run.toml"
+    for text, kept in (('"auto"', "auto"), ("true", True), ("false", False), ('"false"', False)):
+        file.write_text(f"flip = {text}\n", encoding="utf-8")
+        assert load_config(file).flip == kept
+
+
+@pytest.mark.parametrize(
+    ("saved", "given", "kept"),
+    [
+        ({}, {}, (1.0, False)),  # by a version that had no such settings
+        ({"crop": 1.0, "flip": False}, {}, (1.0, False)),
+        ({"crop": 0.7, "flip": True}, {"crop": 0.7, "flip": True}, (0.7, True)),
+        ({"crop": 1.0, "flip": False}, {"crop": 0.9}, (0.9, False)),
+        ({"crop": 0.5, "flip": True}, {}, ("auto", "auto")),  # which were asked for then
+    ],
+)
+def test_what_was_saved_earlier_has_what_was_usual_then(saved: dict, given: dict, kept: tuple[Any, ...]) -> None:
+    config = RunConfig(**WEIGHTS, **given).as_before(saved)
+    assert tuple(getattr(config, name) for name in VIEWS) == kept
+
+
+@pytest.mark.parametrize(
+    ("saved", "given", "kept"),
+    [("0.5x", {}, "0.5x"), ("0.1", {}, "auto"), ("0.5x", WEIGHTS, "auto"), ("0.5x", {"margin": "2x"}, "2x")],
+)
+def test_the_margin_of_a_fresh_network_is_that_of_its_time(saved: str, given: dict[str, Any], kept: str) -> None:
+    assert RunConfig(**given).as_before({"margin": saved}).margin == kept

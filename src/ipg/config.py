@@ -7,26 +7,29 @@ from __future__ import annotations
 
 import ast
 import math
-import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import pairwise
-from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
+from ipg.coercion import coerce
 from ipg.words import did_you_mean
 
-__all__ = ["CHOICES", "PANELS", "ConfigError", "RunConfig", "field_help", "load_config", "read_toml"]
+__all__ = [
+    "CHOICES", "EARLIER", "PANELS", "ConfigError", "RunConfig", "earlier", "field_help", "load_config", "read_toml",
+]  # fmt: skip
 
 if TYPE_CHECKING:
-    Rate = float  # which it is in all that trains: `RunConfig.suited` comes first
+    Rate = float  # which they are in all that trains: `RunConfig.suited` comes first
+    Share = float
+    Switch = bool
 else:
-    Rate = float | Literal["auto"]
+    Rate = Share = float | Literal["auto"]
+    Switch = bool | Literal["auto"]
 AUTO: Any = "auto"
 """The default of settings that follow from others; `RunConfig.suited` says how."""
 
@@ -100,10 +103,14 @@ class RunConfig:
     """adam, adamw or sgd (momentum 0.9)."""
     weight_decay: float = 0.0
     """Weight decay. Guided methods make two updates per iteration, so it acts twice."""
-    crop: float = 1.0
-    """Smallest share of an image that a random crop keeps, e.g. 0.7; the same crop for both members of a pair."""
-    flip: bool = False
-    """Mirror every second image at random; both members of a pair or none."""
+    crop: Share = AUTO
+    """Smallest share of an image that a random crop keeps; the same crop for both members of a pair. auto: 0.7 for a
+    network that starts from weights, 1 (no crop) for a fresh one or if only the head is trained; with --from a run of
+    a fresh network crop and flip are that run's."""
+    flip: Switch = AUTO
+    """Mirror every second image at random; both members of a pair or none. auto: yes for a network that starts from
+    weights, no for a fresh one or if only the head is trained. Give --no-flip where a mirrored image is another one
+    (digits, text)."""
     class_weighted: bool = True
     """Weight the cross-entropy by the inverse frequency of the classes."""
 
@@ -122,8 +129,8 @@ class RunConfig:
     tau: float = 0.0
     """Share of disagreeing pairs from which the condition is violated. Raise it only when pairs may mislead."""
     margin: str = "auto"
-    """Distance kept between classes: a number as in the paper, 0.5x for half the first mean distance, or auto: 0.85x
-    for a network that starts from weights, 0.5x for a fresh one."""
+    """Distance kept between classes: a number as in the paper, a multiple of the first mean distance such as 0.5x, or
+    auto: 0.85x."""
     every: int | Literal["auto"] = 4
     """Correct at every k-th iteration; the paper has 1. Keep every * alpha below 1. auto corrects at every iteration
     while pairs disagree and less and less often while they agree, within that bound."""
@@ -177,7 +184,7 @@ class RunConfig:
         for name in names:
             given = getattr(self, name)
             try:
-                value = _coerce(given, _kinds()[name])
+                value = coerce(given, _kinds()[name])
                 _check(name, value)
             except ValueError as error:
                 yield f"{name}={given!r}: {error}"
@@ -185,20 +192,31 @@ class RunConfig:
                 object.__setattr__(self, name, value)
 
     def suited(self) -> RunConfig:
-        """The same, with what `auto` stands for as the margin, the BatchNorm policy and the learning rate.
+        """The same, with what `auto` stands for; `every` and settings of the machine stay.
 
-        What a run that is gone on from has to say of the last, `ipg.training.start.as_started` has put in before.
+        What a run that is gone on from has to say, `ipg.training.start.as_started` has put in before.
         """
         trained = self.weights is not None or self.start is not None
-        meant: dict[str, Any] = {"margin": "0.5x", "batch_norm": "train", "learning_rate": FRESH_RATE}
-        if trained:
-            meant |= {"margin": "0.85x", "batch_norm": "eval"}
-            meant |= {} if self.freeze else {"learning_rate": TRAINED_RATE}
+        whole = trained and not self.freeze
+        meant: dict[str, Any] = {
+            "margin": MARGIN,
+            "batch_norm": "eval" if trained else "train",
+            "learning_rate": TRAINED_RATE if whole else FRESH_RATE,
+            "crop": TRAINED_CROP if whole else FRESH_CROP,
+            "flip": TRAINED_FLIP if whole else FRESH_FLIP,
+        }
         return self.with_changes(**{name: value for name, value in meant.items() if self.is_auto(name)})
 
     def is_auto(self, name: str) -> bool:
         """Whether a setting is left to follow from others."""
         return bool(getattr(self, name) == AUTO)
+
+    def as_before(self, saved: Mapping[str, Any]) -> RunConfig:
+        """The same, with what it leaves to `auto` as in `saved` where that was made before it could be (`EARLIER`)."""
+        known = earlier(vars(self))
+        had = {name: value for name, value in known.items() if self.is_auto(name) and saved.get(name, value) == value}
+        meant = self.suited()
+        return self.with_changes(**{name: value for name, value in had.items() if getattr(meant, name) != value})
 
     def flat(self) -> dict[str, Any]:
         """All fields as one level of plain values, the method's own options among them: for result rows."""
@@ -258,7 +276,7 @@ _RANGES: dict[str, tuple[Any, str]] = {
     "warmup": (lambda v: v >= 0, "at least 0 iterations"),
     "weight_decay": (lambda v: v >= 0, "at least 0"),
     "pairs": (lambda v: isinstance(v, str) or v >= 0, "at least 0, or a file"),
-    "crop": (lambda v: 0 < v <= 1, "a share of the image, above 0 and up to 1"),
+    "crop": (lambda v: v == "auto" or 0 < v <= 1, "a share of the image, above 0 and up to 1, or auto"),
     **dict.fromkeys(("path_column", "label_column", "attribute_column"), (bool, "the name of a column")),
     "resident": (lambda v: 0 <= v <= 1, "a share, from 0 to 1"),
     "pair_batch": (lambda v: v >= 1, "at least 1"),
@@ -293,10 +311,25 @@ PANELS: dict[str, tuple[str, ...]] = {
 
 
 FRESH_RATE, TRAINED_RATE = 3e-3, 1e-4
-"""What `auto` stands for as the learning rate of a fresh network, and of one that starts from weights."""
+FRESH_CROP, TRAINED_CROP = 1.0, 0.7
+FRESH_FLIP, TRAINED_FLIP = False, True
+"""What `auto` stands for: for a fresh network, or one of which the head alone is trained, and for one that starts from
+weights. Say it in the help above, too."""
+MARGIN = "0.85x"
+"""What it stands for as the margin, of all networks."""
+
+EARLIER: dict[str, Any] = {"crop": 1.0, "flip": False}
+"""What settings that may be `auto` now were before they could be, where nothing was said of them: in runs of that time,
+and in files of trials, whose meaning stays (`ipg.experiments.study.arm_trials`)."""
 
 LARGEST_FILE = 16 << 20
 """Bytes of a file of settings; a device or a mistaken file may have no end."""
+
+
+def earlier(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`EARLIER`, and what `auto` was as the margin, by where the network starts."""
+    fresh = settings.get("weights") is None and settings.get("start") is None
+    return EARLIER | {"margin": "0.5x" if fresh else "0.85x"}
 
 
 def _check(name: str, value: Any) -> None:
@@ -314,70 +347,6 @@ def _check(name: str, value: Any) -> None:
             good = False
         if not good:
             raise ValueError('expected a number, at least 0, a multiple such as "0.5x", or auto')
-
-
-def _coerce(value: Any, kind: Any) -> Any:
-    """`value` as `kind`, from TOML or a flag; ValueError where it is something else."""
-    if (options := get_args(kind)) and type(None) in options:
-        return None if value is None else _coerce(value, options[0])
-    if words := [word for option in options if get_origin(option) is Literal for word in get_args(option)]:
-        return _number_or_word(value, words, options[0])
-    if set(options) == {int, str}:
-        return _count_or_path(value)
-    if kind is bool:
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        if not isinstance(value, bool):
-            raise ValueError("expected true or false")
-        return value
-    if kind is int:
-        number = _number(value, "a whole number")
-        if number != number // 1:
-            raise ValueError("expected a whole number")
-        return int(number)
-    if kind is float:
-        number = _number(value, "a number")
-        if abs(number) > sys.float_info.max and number not in (math.inf, -math.inf):
-            raise ValueError("expected a number of reasonable size")
-        return float(number)
-    if kind is str:
-        if not isinstance(value, str | int | float | PathLike) or isinstance(value, bool):
-            raise ValueError("expected text")
-        return str(value).strip()
-    if not isinstance(value, Mapping):
-        raise ValueError("expected a table of names and values")
-    return dict(value)
-
-
-def _count_or_path(value: Any) -> int | str:
-    """A whole number where it is one, else a path."""
-    with suppress(ValueError):
-        return int(_coerce(value, int))
-    path = value.strip() if isinstance(value, str) else ""
-    if not path or path.replace(".", "").replace("-", "").isdigit():
-        raise ValueError("expected a whole number, or a file")
-    return path
-
-
-def _number_or_word(value: Any, words: list[str], kind: type[int] | type[float]) -> int | float | str:
-    """A number of that kind, or one of `words`."""
-    if isinstance(value, str) and value.strip() in words:
-        return value.strip()
-    try:
-        return kind(_coerce(value, kind))
-    except ValueError as error:
-        raise ValueError(f"{error}, or {', '.join(words)}") from None
-
-
-def _number(value: Any, expected: str) -> int | float:
-    """`value` as a number; whole ones keep all their digits."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        for kind in (int, float):
-            with suppress(ValueError):
-                return kind(value)
-    raise ValueError(f"expected {expected}")
 
 
 def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None, base: RunConfig | None = None) -> RunConfig:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ipg.config import RunConfig
+from ipg.config import EARLIER, RunConfig
 from ipg.data.errors import DataError
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
@@ -295,6 +295,6 @@ def _read_settings(home: RunFolder) -> tuple[RunConfig, dict[str, Any], dict[str
         flat, origin, data = dict(stored["config"]), dict(stored["origin"]), dict(stored["data"])
         options = {name: flat.pop(name) for name in list(flat) if name not in known}  # the flat form holds them too
         split_seed = Reading.kept(flat).split_seed
-        return RunConfig.from_mapping(flat | {"options": options, "split_seed": split_seed}), origin, data
+        return RunConfig.from_mapping({**EARLIER, **flat, "options": options, "split_seed": split_seed}), origin, data
     except (KeyError, TypeError, ValueError):
         raise FolderError(f"{home.config} is damaged and cannot be read; train again in another folder") from None

@@ -52,6 +52,24 @@ def test_methods_side_by_side_then_one_more(ipg, bars: list[str], tmp_path: Path
     assert "jtt.copies 3" in (tmp_path / "here" / "report.html").read_text(encoding="utf-8")
 
 
+def test_the_page_tells_what_was_given_from_what_follows(ipg, bars: list[str], finished: Path, tmp_path: Path) -> None:
+    """Weights are given; crops, flips, warm-up, margin and rate follow from them."""
+    command = ["compare", *bars, "--methods", "erm", "--seeds", "1", "--workers", "1", "--model", "small_cnn"]
+    for name, extra in (("weights", ["--weights", finished / "model.safetensors"]), ("from", ["--from", finished])):
+        done = ipg(*command[: -2 if name == "from" else None], *extra, "--alpha", "0.2", "--output", name)
+        assert done.code == 0, done
+        page = (tmp_path / name / "report.html").read_text(encoding="utf-8")
+        given = re.search(r"Settings that you gave: (.*?)\. All others are defaults", page)
+        assert given
+        names = {part.split()[0] for part in given[1].split(", ")}
+        assert names & {"crop", "flip", "warmup", "margin", "learning_rate", "batch_norm"} == set()
+        assert {"alpha", "epochs", "start" if name == "from" else "weights"} <= names
+        (row,) = rows(tmp_path / name)
+        told = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page))
+        assert float(told["crop"]) == row["config"]["crop"]
+        assert told["warmup"] == str(row["config"]["warmup"])
+
+
 def test_runs_are_given_to_a_cluster(ipg, bars: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from ipg.experiments import runner
     from ipg.experiments.cluster import Cluster

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ipg.config import TRAINED_CROP
 from ipg.guidance import CollapseError
 from ipg.training import loop
 from ipg.training.checkpoint import load_checkpoint
@@ -174,6 +175,28 @@ def test_a_network_without_weights_says_so(ipg, photos: Path) -> None:
     done = ipg(*line, "--from", "random", "--output", "further")
     assert "  test_resnet, from random, 40 training" in done.out, done
     assert notice not in done.out
+
+
+def test_crops_and_flips_of_a_network_from_weights_are_told(ipg, bars: list[str], finished: Path) -> None:
+    """What is not asked for is said; of a fresh network there is nothing to say."""
+    line = ["train", *bars, "--model", "small_cnn", "--epochs", "2", "--method", "erm"]
+    weights = ["--weights", finished / "model.safetensors"]
+    flags = ["--crop", "auto", "--no-flip", "--warmup", "3"]
+    crop = f"images cropped to {TRAINED_CROP:g} of their area or more"
+    cases = {
+        "fresh": ([], None, (1.0, False, 0)),
+        "from": (weights, f"{crop}, images mirrored at random", (TRAINED_CROP, True, 0)),
+        "told": ([*weights, *flags], f"{crop}, warm-up over 3 iterations", (TRAINED_CROP, False, 3)),
+        "asked": (["--crop", "0.9", "--warmup", "1"], "images cropped to 0.9 of their area or more, warm-up over 1 "
+                  "iteration", (0.9, False, 1)),
+        "none": ([*weights, "--crop", "1", "--no-flip", "--warmup", "0"], None, (1.0, False, 0)),
+    }  # fmt: skip
+    for name, (options, says, kept) in cases.items():
+        done = ipg(*line, *options, "--output", name)
+        assert done.code == 0, done
+        told = done.out.partition(f"kept in {name}\n")[2].splitlines()[0]
+        assert told == f"  {says}" if says else told.startswith("  epoch 1/2"), done
+        assert tuple(config_of(Path(name))[key] for key in ("crop", "flip", "warmup")) == kept
 
 
 def test_the_order_of_outputs_that_is_taken_for_granted_is_told(ipg, photos: Path, tmp_path: Path) -> None:

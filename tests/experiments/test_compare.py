@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from ipg.config import ConfigError, RunConfig
+from ipg.config import EARLIER, ConfigError, RunConfig
 from ipg.data import load
 from ipg.data.table import ImageTable
 from ipg.experiments.compare import as_called, comparison, examine, keep_record
@@ -174,6 +174,18 @@ def test_a_comparison_of_a_time_without_record_is_known_by_its_rows(config: RunC
     with pytest.raises(ValueError, match="holds another comparison: its settings were others; name another place"):
         keep_record(comparison(config.with_changes(epochs=9), ["erm", "ipg"], [1, 2], {}), facts, tmp_path)
     keep_record(comparison(config, ["erm", "ipg"], [1, 2], {}), facts, tmp_path)
+
+
+def test_a_comparison_from_before_crops_could_be_auto_keeps_what_it_had(config: RunConfig, tmp_path: Path) -> None:
+    config = config.with_changes(weights="net.safetensors")
+    then = comparison(config.with_changes(**EARLIER), ["erm"], [0], {})
+    settings = {name: value for name, value in then.trials[0].config.flat().items() if name != "flip"}  # not known yet
+    (tmp_path / "data.json").write_text(json.dumps({"settings": settings}), encoding="utf-8")
+    assert as_called(config, tmp_path) == config  # without rows there is nothing to go on with
+    (tmp_path / "trials.jsonl").touch()
+    (trial,) = comparison(as_called(config, tmp_path), ["erm"], [0], {}).trials
+    assert trial.key == then.trials[0].key != comparison(config, ["erm"], [0], {}).trials[0].key
+    assert as_called(config.with_changes(crop=0.9), tmp_path).crop == 0.9
 
 
 def test_files_are_called_as_the_comparison_in_the_folder_calls_them(

@@ -13,7 +13,7 @@ import numpy as np
 import optuna
 import pytest
 
-from ipg.config import ConfigError, RunConfig
+from ipg.config import EARLIER, ConfigError, RunConfig
 from ipg.experiments.search.plan import Plan
 from ipg.experiments.search.storage import open_storage
 from ipg.experiments.search.study import Ledger
@@ -241,6 +241,25 @@ def test_a_search_from_before_a_setting_joined_is_gone_on_with(ledger: Any) -> N
     ledger(3, base=base)
     with pytest.raises(ConfigError, match="stub is another search: restarts was 0 and is now 3"):
         ledger(3, base=base.with_changes(restarts=3))
+
+
+def test_a_search_from_before_crops_could_be_auto_keeps_what_it_had(ledger: Any) -> None:
+    base = RunConfig(seed=100, epochs=4, weights="net.safetensors")
+    book = ledger(3, base=base.with_changes(**EARLIER))
+    found = ledger(3, base=base).take().config
+    assert {name: getattr(found, name) for name in EARLIER} == EARLIER
+    with pytest.raises(ConfigError, match=r"another search: crop was 1\.0 and is now 0\.5\."):
+        ledger(3, base=base.with_changes(crop=0.5))
+    book.study.set_user_attr("plan", ledger(3, base=base, folder="new").plan.identity)
+    assert ledger(3, base=base).take().config.is_auto("crop")
+
+
+def test_crops_can_be_searched_for(ledger: Any, search_stubs: Any) -> None:
+    base = RunConfig(seed=100, epochs=4, weights="net.safetensors")
+    book = ledger(8, base=base, sampler="random", space={"crop": Choice((0.5, "auto")), "flip": Choice((True, False))})
+    tried = [trial.config for trial in work_off(book, search_stubs)]
+    assert {config.crop for config in tried} == {0.5, "auto"}
+    assert {config.flip for config in tried} == {True, False}
 
 
 def test_importance_of_a_setting_that_decides_alone(ledger: Any, search_stubs: Any) -> None:

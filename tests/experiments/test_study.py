@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ipg.config import ConfigError, RunConfig
+from ipg.config import ConfigError, RunConfig, earlier
 from ipg.experiments.ablations import AblatedIpg
 from ipg.experiments.study import ADDED, GUIDED, ON_PAIRS, STUDIES, Network, Study, Trial, find_study, load_study
 from ipg.methods import METHODS
@@ -55,7 +55,7 @@ def problems(tmp_path: Path, text: str) -> list[str]:
 def test_the_trials_of_a_file(tmp_path: Path) -> None:
     study = study_of(tmp_path)
     assert (study.name, study.metrics_split) == ("small", "test")
-    base: dict[str, Any] = {"epochs": 3, "precision": "fp32", "restarts": 0}
+    base: dict[str, Any] = {"epochs": 3, "precision": "fp32", "restarts": 0, **earlier({})}
     erm = RunConfig(data="colored_fashion", method="erm", alpha=0.5, **base)
     joint = RunConfig(data="colored_fashion_noisy", method="joint", alpha=0.2, options={"order": "sum"}, seed=7, **base)
     assert study.trials == (

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ipg
-from ipg.config import RunConfig
+from ipg.config import TRAINED_CROP, TRAINED_FLIP, RunConfig
 from ipg.data.load import DATASETS
 from ipg.experiments.study import Trial
 from ipg.experiments.trial import run_trial
@@ -87,6 +87,38 @@ def test_the_learning_rate_is_that_of_the_run(plain: Path, of_the_run: dict, giv
     record.write_text(json.dumps(found), encoding="utf-8")
     assert as_started(config(start=str(plain), **given)).suited().learning_rate == expected
     assert as_started(config(start="nothing/here")).suited().learning_rate == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("of_the_run", "given", "expected"),
+    [
+        ({}, {}, (1.0, False)),  # a fresh network: what suits photographs would not suit its digits
+        ({"crop": 0.9, "flip": True}, {}, (0.9, True)),
+        ({"weights": "net.safetensors"}, {}, (TRAINED_CROP, TRAINED_FLIP)),
+        ({"crop": 0.9}, {"crop": 0.5, "flip": True}, (0.5, True)),
+        ({"crop": 0.9}, {"freeze": True}, (1.0, False)),
+    ],
+)
+def test_views_are_those_of_a_run_whose_network_was_fresh(
+    plain: Path, of_the_run: dict, given: dict, expected: tuple
+) -> None:
+    record = plain / "config.json"
+    found = json.loads(record.read_text(encoding="utf-8"))
+    found["config"] |= of_the_run
+    record.write_text(json.dumps(found), encoding="utf-8")
+
+    def views(start: str) -> tuple:
+        made = as_started(config(start=start, **given)).suited()
+        return made.crop, made.flip
+
+    assert views(str(plain)) == expected
+    for name in ("crop", "flip"):
+        del found["config"][name]
+    record.write_text(json.dumps(found), encoding="utf-8")
+    if not of_the_run:
+        assert views(str(plain)) == expected  # of a version without such settings
+    if not given:
+        assert views("nothing/here") == (TRAINED_CROP, TRAINED_FLIP)
 
 
 def test_the_learning_rate_is_that_which_the_run_ended_with(plain: Path) -> None:

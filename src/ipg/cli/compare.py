@@ -140,12 +140,12 @@ def _options(given: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def _given(base: Any, own: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Settings of the training that are not the defaults."""
+    """Settings of the training that are not the defaults; what follows from others is one."""
     from ipg.config import RunConfig
 
     aside = ("data", "data_path", "device", "resident", "shard", "masks", *SHARED)
-    plain, flat = RunConfig().flat(), base.flat()
-    changed = {name: value for name, value in flat.items() if name not in aside and value != plain[name]}
+    plain, flat = vars(RunConfig()), base.flat()
+    changed = {name: flat[name] for name, value in vars(base).items() if name not in aside and value != plain[name]}
     return changed | {f"{method}.{name}": value for method, named in own.items() for name, value in named.items()}
 
 
@@ -156,6 +156,7 @@ def _collect(
     from ipg.experiments.store import Store, read_rows
     from ipg.experiments.tables.text import NAMES
     from ipg.report.compared import Comparison, MethodRows, series_of
+    from ipg.training.start import as_started
 
     store = Store(folder)
     rows = {row["key"]: row for row in read_rows(store.rows)}
@@ -166,7 +167,7 @@ def _collect(
         done = {trial.seed: rows[trial.key] for trial in trials if trial.key in rows}
         failed = {trial.seed: _last_line(store.error_file(trial.key)) for trial in trials if trial.key not in rows}
         views.append(MethodRows(name, NAMES.get(name, name), series, done, failed))
-    config = study.trials[0].config
+    config = as_started(study.trials[0].config)
     shared = {name: value for name, value in config.flat().items() if name not in ("seed", "method", *config.options)}
     seeds = list(dict.fromkeys(trial.seed for trial in study.trials))
     return Comparison(facts, views, seeds, config.selection, given, shared, workers, command)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConsoleListener", "command_line", "in_a_line", "in_their_order", "outputs_taken", "percent", "print_metrics",
-    "same_class", "shown_groups", "starts_anew", "watching",
+    "same_class", "shown_groups", "starts_anew", "varied", "watching",
 ]  # fmt: skip
 
 SPLITS = {"train": "training", "validation": "validation", "test": "test"}
@@ -85,7 +85,7 @@ class ConsoleListener(Listener):
         """Show the bar; say where a resumed run goes on."""
         self.trained, self._epochs = True, config.epochs
         self._say_where(self.label, step, total)
-        for line in self.about:
+        for line in [*self.about, *varied(config)] if self.about else ():
             self.console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
         self._bar.update(self._task, total=total, completed=step)
         self._bar.start()
@@ -158,6 +158,17 @@ def _weights(config: RunConfig, model: nn.Module) -> str:
         return RANDOM
     known = getattr(model, "origin", None)  # which of several there are by that name
     return str(known) if known and not Path(config.weights).exists() else f"weights from {config.weights}"
+
+
+def varied(config: RunConfig) -> Iterator[str]:
+    """How the images and the rate of a run vary, in a line; none where they do not; nothing is left to `auto`."""
+    said = {
+        f"images cropped to {config.crop:g} of their area or more": config.crop < 1,
+        "images mirrored at random": config.flip,
+        f"warm-up over {number_of(config.warmup, 'iteration')}": config.warmup > 0,
+    }
+    if parts := [text for text, holds in said.items() if holds]:
+        yield ", ".join(parts)
 
 
 def starts_anew(config: RunConfig, model: nn.Module) -> str | None:

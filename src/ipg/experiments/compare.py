@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ipg.config import ConfigError, RunConfig
+from ipg.config import EARLIER, ConfigError, RunConfig
 from ipg.data.load import list_files, load
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
@@ -149,11 +149,16 @@ def examine(study: Study) -> Facts:
 
 
 def as_called(config: RunConfig, results: Path) -> RunConfig:
-    """`config` with files called as the comparison in `results` calls them, which is by what its rows are known."""
+    """`config` with files called as the comparison in `results` calls them, which is by what its rows are known.
+
+    And with settings of before they could be `auto`, where its rows are from then.
+    """
     file = results / RECORD
     before = read_json(file).get(SETTINGS) if file.exists() else None
     known = before if isinstance(before, dict) else {}
     there = [name for name in FILES if name in known]
+    if known and Store(results).rows.exists():
+        config = config.as_before(known)
     return config.with_changes(
         **{name: known[name] for name in there if same_setting(name, known[name], None, getattr(config, name))}
     )
@@ -205,7 +210,7 @@ def _differing(
 ) -> list[str]:
     """In what the rows there are were made otherwise, in words; nothing where there are none."""
     if before:
-        then = {**RunConfig().flat(), **before}  # a setting that is newer had its default
+        then = {**RunConfig().flat(), **EARLIER, **before}  # a setting that is newer had its default
         changed = [name for name in now if name in then and then[name] != now[name]]
         return [f"{name} was {then[name]!r} and is now {now[name]!r}" for name in changed]
     keys, made = {row.get("key") for row in rows}, {(row.get("method"), row.get("seed")) for row in rows}

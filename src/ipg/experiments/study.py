@@ -25,7 +25,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ipg.config import ConfigError, RunConfig, read_toml
+from ipg.config import ConfigError, RunConfig, earlier, read_toml
 from ipg.data.names import is_own
 from ipg.words import are, did_you_mean, listed, number_of
 
@@ -274,7 +274,11 @@ def load_study(path: Path, *, check_options: bool = True) -> Study:
 def arm_trials(
     study: str, content: Mapping[str, Any], arm: Mapping[str, Any], *, check_options: bool = True
 ) -> list[Trial]:
-    """The trials of one arm, a seed each."""
+    """The trials of one arm, a seed each.
+
+    What an arm does not say is as `RunConfig` has it, but for what was `earlier` so: files keep the meaning that they
+    were written with. And a run that collapses is a result, unless an arm allows for restarts.
+    """
     if not isinstance(arm, dict):
         raise ConfigError(["expected a table"])
     settled = {"base": {}, "config": {}} | {k: v for k, v in content.items() if k in ("dataset", "seeds", "base")} | arm
@@ -284,8 +288,8 @@ def arm_trials(
     if problems:
         raise ConfigError(problems)
     names = {"data": settled["dataset"], "method": settled["method"]}
-    usual = {"restarts": ADDED["restarts"]}  # a run that collapses is a result
-    config = RunConfig.from_mapping({**usual, **settled["base"], **settled["config"], **names})
+    given = {**settled["base"], **settled["config"], **names}
+    config = RunConfig.from_mapping({"restarts": ADDED["restarts"], **earlier(given), **given})
     if check_options:
         _check_options(config)
     return [

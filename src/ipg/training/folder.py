@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from ipg.config import RunConfig
+from ipg.config import EARLIER, RunConfig
 from ipg.data.names import is_own
 from ipg.files import leftovers, make_private, write_json, write_jsonl
 from ipg.methods import method_class
@@ -101,7 +101,7 @@ class RunFolder:
         if not all(isinstance(old.get(part), dict) for part in identity):
             raise FolderError(f"{self.config} is not of a run; name another folder")
         now = identity["config"]
-        before = RunConfig().flat() | _options(now) | old["config"]  # a setting that is newer had its default
+        before = RunConfig().flat() | EARLIER | _options(now) | old["config"]  # one that is newer had its default
         there = origin.get("started_in") if isinstance(origin := old.get("origin"), dict) else None
         keys = [key for key in {**old["config"], **now} if not same_setting(key, before.get(key), there, now.get(key))]
         differing = [f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in keys]
@@ -115,6 +115,14 @@ class RunFolder:
                 + (further if keys == ["epochs"] else "")
             )
         return bool(differing)  # a run that never got anywhere: nothing is lost
+
+    def settings(self) -> dict[str, Any] | None:
+        """The settings of the run that it holds; None where there is none, or one that never got anywhere."""
+        got_on = self.checkpoint.exists() or self.done.exists() or (self.path / FIRST_STAGE).exists()
+        with suppress(FolderError):  # which `claim` tells of
+            found = read_json(self.config).get("config") if got_on else None
+            return found if isinstance(found, dict) else None
+        return None
 
     def save(self, state: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the checkpoint, then the metrics it stands for."""

@@ -100,7 +100,10 @@ def train(
     """
     team = Team()
     device = team.device(resolve_device(config.device))
-    config = resolve(config, device, processes=team.size)
+    home = None if folder is None else RunFolder(folder)
+    with team.together():
+        saved = None if home is None else team.first(home.settings)
+    config = resolve(config if saved is None else config.as_before(saved), device, processes=team.size)
     with ExitStack() as stack:
         if traces(config, device):
             stack.enter_context(compiling())
@@ -111,7 +114,6 @@ def train(
         team.check_same("settings or data", (identity, config.shard))
         check_shards(config, processes=team.size)
         listeners = listeners if team.leads else ()
-        home = None if folder is None else RunFolder(folder)
         claim = nullcontext() if home is None else home.claim(identity, origin)
         before, first = method_class(config.method).first_stage(config), None
         if before is not None:

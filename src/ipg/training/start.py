@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ipg.config import TRAINED_RATE, RunConfig
+from ipg.config import EARLIER, TRAINED_RATE, RunConfig
 from ipg.data.names import is_own
 from ipg.data.reading import Reading
 from ipg.evaluation.groups import evaluating, logits_of
@@ -29,7 +29,8 @@ def as_started(config: RunConfig) -> RunConfig:
     """`config` with images of the size, and with the learning rate, of the run it goes on from, where it names none.
 
     The rate of a run that started from weights is taken over up to that which suits such networks: plain training
-    bears more of them than corrections do. That of another optimizer says nothing.
+    bears more of them than corrections do. That of another optimizer says nothing. Of a run that did not, crops, flips
+    and warm-up are taken over as well: what suits photographs does not suit digits.
 
     Raises:
         ValueError: that run has drawn another split of the same images, so that it may know those that are tested on.
@@ -48,6 +49,8 @@ def as_started(config: RunConfig) -> RunConfig:
     if config.is_auto("learning_rate") and isinstance(rate, int | float) and alike and not config.freeze:
         rate = rate_after(rate, _restarts(str(config.start)))  # it collapsed with the one that was asked for
         changes["learning_rate"] = rate if known.get("weights") is None else min(rate, TRAINED_RATE)
+    if known and known.get("weights") is None and not config.freeze:
+        changes |= {name: known.get(name, value) for name, value in EARLIER.items() if config.is_auto(name)}
     return config.with_changes(**changes)
 
 

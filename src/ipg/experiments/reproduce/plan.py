@@ -38,7 +38,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from ipg.config import ConfigError, read_toml
+from ipg.config import AUTO, ConfigError, RunConfig, earlier, read_toml
 from ipg.experiments.arms import Figure, published, run_of
 from ipg.experiments.study import Network, Study, Trial, arm_trials, find_study, only
 from ipg.methods import method_class
@@ -325,6 +325,8 @@ def _config(dataset: str, arm: Mapping[str, Any], varied: Mapping[str, Any]) -> 
     base = known.get(protocol, known["paper"]).get(shared()["same"].get(dataset, dataset))
     if base is None:
         raise ConfigError([f"there are no settings {protocol!r} for {dataset!r}; reproduce.toml has none"])
+    if protocol == "defaults":
+        base = dict.fromkeys(earlier({}), AUTO) | {"restarts": RunConfig().restarts} | base  # as of `ipg train` today
     config = {**base, **(shared()["resnet50"] if arm.get("network") == "resnet50" else {}), **arm.get("config", {})}
     options = {key.removeprefix("options."): value for key, value in varied.items() if key.startswith("options.")}
     config |= {key: value for key, value in varied.items() if not key.startswith("options.")}

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ipg.config import RunConfig, read_toml
+from ipg.config import RunConfig, earlier, read_toml
 from ipg.data.errors import DataError
 from ipg.experiments.arms import Row
 from ipg.experiments.reproduce.cells import Table
@@ -111,9 +111,8 @@ def search_settings(
         data = small["data"][dataset]
         kept = {name: settings[name] for name in ("alpha", "tau", "margin", "every")}
         settings = {**small["config"], **kept, "pairs": 124}
-    config = RunConfig.from_mapping(
-        {"engine": engine, "restarts": 0, **settings, "data": data, "data_path": path, "device": device, "seed": SEED}
-    )
+    here = {"data": data, "data_path": path, "device": device, "seed": SEED}
+    config = RunConfig.from_mapping({"engine": engine, "restarts": 0, **earlier(settings), **settings, **here})
     given = ["pairs", "every", "pair_batch"]
     vary = [] if reproduction.quick else list(VARIED)
     if (why := data_obstacle(data, path) or obstacle(config, path)) is not None:

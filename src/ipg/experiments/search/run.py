@@ -34,6 +34,7 @@ from ipg.experiments.search.view import SearchView
 from ipg.experiments.store import Store, read_rows
 from ipg.training.device import resolve_device
 from ipg.training.materials import gather
+from ipg.training.start import as_started
 from ipg.words import number_of
 
 __all__ = ["BEST", "FIRST_SEED", "Found", "Plan", "make_plan", "search"]
@@ -79,6 +80,7 @@ def make_plan(
     if sampler not in get_args(Sampler):
         raise ValueError(f"there is no sampler {sampler!r}; there are {', '.join(get_args(Sampler))}")
     resolve_device(base.device)  # or every trial would fail
+    base = as_started(base)
     space = gather_space(base, vary, given)
     if prune and "epochs" in space:
         raise ValueError("--prune compares trials epoch by epoch: leave epochs out of --vary")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ipg.config import ConfigError
@@ -58,11 +59,12 @@ class Ledger:
             self._check()
 
     def _check(self) -> None:
-        """Refuse to go on with another search."""
-        plan = self.plan.identity
+        """Refuse to go on with another search; one from before a setting could be `auto` keeps what it had."""
         if (before := self.study.user_attrs.get("plan")) is None:
-            self.study.set_user_attr("plan", plan)
+            self.study.set_user_attr("plan", self.plan.identity)
             return
+        self.plan = replace(self.plan, base=self.plan.base.as_before(before))
+        plan = self.plan.identity
         joined = ADDED | ({"split_seed": plan["seed"]} if is_own(plan["data"]) else {})  # the seed drew the split
         before = {key: joined[key] for key in plan if key in joined} | before
         before = {key: value for key, value in before.items() if key not in MACHINE}  # searches once told the engine

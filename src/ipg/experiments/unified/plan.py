@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ipg.config import ConfigError, RunConfig, read_toml
+from ipg.config import ConfigError, RunConfig, earlier, read_toml
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
 from ipg.methods.space import Choice, LogUniform, Range, Whole, ZeroOr
@@ -170,7 +170,8 @@ def _defaults(protocol: Protocol, contender: Contender) -> dict[str, Any]:
     """What the settings of the contender's space are when nothing is said of them."""
     method = method_class(contender.method)
     plain = {name: value for name, value in contender.config.items() if name != "options"}
-    config = RunConfig.from_mapping({**protocol.base, **plain})
+    given = {**protocol.base, **plain}
+    config = RunConfig.from_mapping({**earlier(given), **given})
     known = {**vars(config), **option_defaults(method), **contender.config.get("options", {})}
     return {name: known[name] for name in space_of(protocol, contender)}
 
