@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ __all__ = ["Forked", "Template"]
 
 
 class Template:
-    """The process that is forked. Warnings are errors in it, and in its forks."""
+    """The process that is forked. In its forks warnings are errors."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -126,7 +127,10 @@ def _program(line: list[str]) -> int:
 
 
 def _fork(line: list[str], files: list[str], folder: str, environment: dict[str, str]) -> int:
-    if (child := os.fork()) != 0:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This process", category=DeprecationWarning)  # of a library's threads
+        child = os.fork()
+    if child:
         return child
     try:
         os.setsid()
@@ -151,7 +155,9 @@ def _serve() -> None:
     """Answer until nobody asks any more."""
     from campaign.forked import preload
 
-    preload()
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # more is imported here than any of the programs asks for
+        preload()
     left: set[int] = set()
     for line in sys.stdin:
         asked = json.loads(line)

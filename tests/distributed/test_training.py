@@ -293,8 +293,7 @@ def torchrun(*line: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_torchrun_shards_in_bf16_and_other_commands_read_the_run(template: Template, tmp_path: Path) -> None:
-    options = [*SHORT, "--epochs", "1", "--steps", "8", "--batch", "500"]
-    options += ["--shard", "--model", "small_vit", "--precision", "bf16"]
+    options = [*SHORT, "--epochs", "1", "--batch", "500", "--shard", "--model", "small_vit", "--precision", "bf16"]
     folder = tmp_path / "run"
     codes, said = by_ranks(template, 2, tmp_path, *MODULE, "train", *options, "--method", "dfr", "--output", folder)
     assert 0 not in codes

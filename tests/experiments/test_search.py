@@ -330,7 +330,7 @@ def test_a_killed_run_of_the_command_ends_with_the_same_values(
     template: Template, search_stubs: Any, tmp_path: Path
 ) -> None:
     """Real trials on the embedded images; the process is killed in the middle of the second."""
-    settings = "--epochs 2 --batch 1024 --pairs 8 --held-out-pairs 20 --trials 3 --sampler random --workers 1"
+    settings = "--epochs 2 --batch 256 --pairs 8 --held-out-pairs 20 --trials 3 --sampler random --workers 1"
 
     def command(folder: Path, log: str) -> Forked:
         line = ["search", *settings.split(), "--device", "cpu", "--output", folder]
