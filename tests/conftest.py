@@ -16,7 +16,7 @@ pytest_plugins = ["pytester"]
 PERMITTED_SKIPS = Path(__file__).with_name("permitted_skips.txt")
 HOME = str(Path(__file__).resolve().parent)
 if HOME not in sys.path:
-    sys.path.append(HOME)  # for `campaign`; at the end: nothing else is found here before it is found elsewhere
+    sys.path.append(HOME)  # for what tests share; at the end: nothing else is found here before it is found elsewhere
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +40,16 @@ def make_table() -> Callable[..., Any]:
     from campaign.bars import bars
 
     return bars
+
+
+@pytest.fixture(scope="session")
+def template() -> Iterator[Any]:
+    """Starts programs as forks of a process that has everything imported."""
+    from forking import Template
+
+    made = Template()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")

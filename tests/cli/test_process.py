@@ -6,13 +6,16 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from forking import Template
 
 
 def test_python_m_ipg_and_its_exit_statuses(process) -> None:
@@ -76,24 +79,49 @@ def stop(number: signal.Signals, folder: Path) -> tuple[int, str, str]:
     return running.returncode, out, err
 
 
+Stopped = tuple[Path, int, str, str]
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[signal.Signals], Stopped]:
+    """Stops a run by a signal, once for all tests: its folder, and what `stop` says."""
+    made: dict[signal.Signals, Stopped] = {}
+
+    def by(number: signal.Signals) -> Stopped:
+        if number not in made:
+            folder = tmp_path_factory.mktemp("stopped")
+            made[number] = folder / "run", *stop(number, folder)
+        return made[number]
+
+    return by
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_a_signal_stops_a_run_with_its_state_saved(tmp_path: Path, number: signal.Signals) -> None:
-    code, out, err = stop(number, tmp_path)
+def test_a_signal_stops_a_run_with_its_state_saved(
+    stopped: Callable[[signal.Signals], Stopped], number: signal.Signals
+) -> None:
+    folder, code, out, err = stopped(number)
     assert code == 130, err
     assert re.fullmatch(r"ipg: stopped after \d+ of 141 iterations; run the same command again to go on\n", err)
     assert "epoch 3/3" not in out
-    names = {entry.name for entry in (tmp_path / "run").iterdir()}
+    names = {entry.name for entry in folder.iterdir()}
     assert {"checkpoint.safetensors", "metrics.jsonl"} <= names
     assert not {name for name in names if name.startswith(".") or name in ("done", "result.json", "model.safetensors")}
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_to_the_same_end(process, tmp_path: Path) -> None:
-    _, _, err = stop(signal.SIGINT, tmp_path)
-    resumed, whole = process(*LINE, "run", cwd=tmp_path), process(*LINE, "whole", cwd=tmp_path)
-    assert (resumed.code, whole.code) == (0, 0), (resumed, whole)
-    assert resumed.out.startswith(f"ipg on colored_fashion, from iteration {err.split()[3]} of 141\n")
+def test_a_stopped_run_goes_on_to_the_same_end(
+    template: Template, stopped: Callable[[signal.Signals], Stopped], tmp_path: Path
+) -> None:
+    folder, _, _, err = stopped(signal.SIGINT)
+    shutil.copytree(folder, tmp_path / "run")
+    for name in ("run", "whole"):
+        log, out = tmp_path / f"{name}.err", tmp_path / f"{name}.out"
+        process = template.start("-m", "ipg", *LINE, name, folder=tmp_path, log=log, out=out)
+        assert process.wait(300) == 0, log.read_text()
+    resumed = (tmp_path / "run.out").read_text(encoding="utf-8")
+    assert resumed.startswith(f"ipg on colored_fashion, from iteration {err.split()[3]} of 141\n")
     results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("run", "whole")]
     assert results[0]["metrics"] == results[1]["metrics"]
     assert results[0]["last_metrics"] == results[1]["last_metrics"]

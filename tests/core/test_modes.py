@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from checkpointed import Checkpointed, Noise
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from ipg.guidance import Guidance
 from ipg.modes import unchanged
@@ -25,28 +25,6 @@ def _fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
     yield
     torch.compiler.reset()
-
-
-class Noise(nn.Module):
-    """Noise in train mode that leaves no trace in the graph: run again in another mode, values alone would differ."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.randn_like(x) if self.training else x
-
-
-class Checkpointed(nn.Module):
-    def __init__(self, layer: nn.Module, *, checkpointed: bool) -> None:
-        super().__init__()
-        self.checkpointed = checkpointed
-        self.stem = nn.Linear(6, 8)
-        self.body = nn.Sequential(nn.Linear(8, 8), layer, nn.ReLU(), nn.Linear(8, 5))
-        self.fc = nn.Linear(5, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        x = checkpoint(self.body, x, use_reentrant=False) if self.checkpointed else self.body(x)
-        logits: Tensor = self.fc(x)
-        return logits
 
 
 @pytest.mark.parametrize("layer", [Noise(), nn.Dropout(0.5)], ids=["noise", "dropout"])

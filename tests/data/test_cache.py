@@ -1,8 +1,6 @@
 import errno
 import json
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from forking import Template
 
 from ipg.data import cache
 from ipg.data.cache import UnreadableError, cached_images, clear_cache, list_cache
@@ -134,7 +133,7 @@ def test_several_at_once_decode_once(source: Source, decoded: list[int]) -> None
 
 
 @pytest.mark.slow
-def test_two_processes_at_once(source: Source) -> None:
+def test_two_processes_at_once(template: Template, source: Source, tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from ipg.data import cache
@@ -144,9 +143,11 @@ cache.decode = lambda data, **options: seen.append(1) or decode(data, **options)
 images = cache.cached_images(FolderSource(Path({str(source.place)!r})), {NAMES}, size=900, fit="squeeze", what="toys")
 print(len(seen), int(images.sum()))
 """
-    line = [sys.executable, "-W", "error", "-c", code]
-    workers = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    said = [worker.communicate(timeout=120)[0].split() for worker in workers]
+    script, logs = tmp_path / "script.py", [tmp_path / f"{number}.log" for number in range(3)]
+    script.write_text(code)
+    workers = [template.start(script, log=log) for log in logs]
+    assert [worker.wait(120) for worker in workers] == [0, 0, 0], [log.read_text() for log in logs]
+    said = [log.read_text().split() for log in logs]
     assert sorted(int(decoded) for decoded, _ in said) == [0, 0, 12]
     assert len({total for _, total in said}) == 1
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from forking import Template
 
 WORKER = Path(__file__).with_name("worker.py")
 LIMIT_SECONDS = 240
@@ -33,25 +32,21 @@ def worker() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+def launch(template: Template, tmp_path_factory: pytest.TempPathFactory) -> Launch:
     """Run cases of `worker.py` by so many processes; what each of them found, in their order."""
 
     def start(count: int, names: Sequence[str]) -> list[dict[str, Any]]:
         folder = tmp_path_factory.mktemp("processes")
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        command = [sys.executable, "-W", "error", str(WORKER)]
         processes, logs = [], []
         for index in range(count):
             logs.append(folder / f"{index}.log")
-            arguments = [str(index), str(count), str(folder / "store"), str(folder), *names]
-            with logs[-1].open("w") as log:
-                processes.append(subprocess.Popen([*command, *arguments], env=environment, stdout=log, stderr=log))
+            line = [WORKER, index, count, folder / "store", folder, *names]
+            processes.append(template.start(*line, log=logs[-1], environment={"GLOO_SOCKET_IFNAME": "lo"}))
         try:
             codes = [process.wait(timeout=LIMIT_SECONDS) for process in processes]
         finally:
             for process in processes:
                 process.kill()
-                process.wait()
         assert codes == [0] * count, "\n".join(log.read_text()[-3000:] for log in logs)
         return [torch.load(folder / f"{index}.pt", weights_only=True) for index in range(count)]
 

@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
+from forking import Template
 
 from ipg.training.checkpoint import load_checkpoint
 from ipg.training.distributed import ProcessLostError, Team, _clear_loss, processes
 
 SCRIPT = Path(__file__).with_name("run.py")
+MODULE = "-m", "ipg"
 STOPPED, LOST = 30, 40
 LIMIT_SECONDS = 120
 
@@ -35,28 +37,28 @@ def free_port() -> int:
         return port
 
 
+def by_ranks(template: Template, count: int, logs: Path, *line: object) -> tuple[list[int], list[str]]:
+    """Run a line by so many processes, as a launcher would; how each ended and what it said."""
+    variables = {"GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    started, said = [], [logs / f"{rank}.log" for rank in range(count)]
+    for rank, log in enumerate(said):
+        own = {**variables, "WORLD_SIZE": str(count), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        started.append(template.start(*line, log=log, environment=own))
+    try:
+        codes = [process.wait(timeout=LIMIT_SECONDS) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return codes, [log.read_text() for log in said]
+
+
 @pytest.fixture(scope="module")
-def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
+def train(template: Template, tmp_path_factory: pytest.TempPathFactory) -> Train:
     """Train by so many processes; how each ended and what it said."""
 
     def start(count: int, folder: Path, method: str, *trouble: str | int) -> tuple[list[int], list[str]]:
         tmp_path = tmp_path_factory.mktemp("logs")
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
-        command = [sys.executable, "-W", "error", str(SCRIPT), str(folder), method, *map(str, trouble)]
-        started, logs = [], []
-        for rank in range(count):
-            logs.append(tmp_path / f"{rank}.log")
-            with logs[-1].open("w") as log:
-                own = {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                started.append(subprocess.Popen(command, env=own, stdout=log, stderr=log))
-        try:
-            codes = [process.wait(timeout=LIMIT_SECONDS) for process in started]
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
-        return codes, [log.read_text() for log in logs]
+        return by_ranks(template, count, tmp_path, SCRIPT, folder, method, *trouble)
 
     return start
 
@@ -278,77 +280,70 @@ def test_a_shared_network_leaves_no_threads_behind(tmp_path: Path) -> None:
     assert ran.stdout.split() == ["left:", "0"] * 2
 
 
-@pytest.mark.slow
-def test_torchrun_shards_in_bf16_and_other_commands_read_the_run(tmp_path: Path) -> None:
-    options = ["--epochs", "1", "--size", "14", "--pairs", "6", "--held-out-pairs", "10", "--device", "cpu", "--shard"]
-    options += ["--model", "small_vit", "--precision", "bf16", "--batch", "500"]
-    folder = tmp_path / "run"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ipg"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ipg"]
+SHORT = ["--size", "14", "--pairs", "6", "--held-out-pairs", "10", "--device", "cpu"]
+
+
+def torchrun(*line: object) -> subprocess.CompletedProcess[str]:
+    """`ipg LINE` by two processes, as a user starts them."""
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [*TORCHRUN, *map(str, line)]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
 
-    def run(*command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, env=variables, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-        )
 
-    ran = run(*launcher, "train", *options, "--method", "dfr", "--output", str(folder))
-    assert ran.returncode != 0
-    assert "method 'dfr' cannot train a network in shards: it fits the head anew" in ran.stderr
+@pytest.mark.slow
+def test_torchrun_shards_in_bf16_and_other_commands_read_the_run(template: Template, tmp_path: Path) -> None:
+    options = [*SHORT, "--epochs", "1", "--batch", "500", "--shard", "--model", "small_vit", "--precision", "bf16"]
+    folder = tmp_path / "run"
+    codes, said = by_ranks(template, 2, tmp_path, *MODULE, "train", *options, "--method", "dfr", "--output", folder)
+    assert 0 not in codes
+    assert all("method 'dfr' cannot train a network in shards: it fits the head anew" in text for text in said)
     assert not folder.exists()
-    ran = run(*launcher, "train", *options, "--output", str(folder))
+    ran = torchrun("train", *options, "--output", folder)
     assert ran.returncode == 0, ran.stderr
     result = json.loads((folder / "result.json").read_text())
     assert (result["processes"], result["config"]["shard"]) == (2, True)
-    ran = run(sys.executable, "-m", "ipg", "evaluate", str(folder), "--json")
-    assert ran.returncode == 0, ran.stderr
-    (measured,) = json.loads(ran.stdout).values()
+
+    def alone(*line: object) -> str:
+        log, out = tmp_path / "log", tmp_path / f"{line[0]}.out"
+        assert template.start(*MODULE, *line, log=log, out=out).wait(LIMIT_SECONDS) == 0, log.read_text()
+        return out.read_text()
+
+    (measured,) = json.loads(alone("evaluate", folder, "--json")).values()
     assert measured["average"] == pytest.approx(result["metrics"]["average"], abs=0.002)  # in batches of other sizes
-    ran = run(
-        sys.executable, "-m", "ipg", "export", str(folder), "--output", str(tmp_path / "out"), "--format", "torch"
-    )
-    assert ran.returncode == 0, ran.stderr
+    alone("export", folder, "--output", tmp_path / "out", "--format", "torch")
 
 
 @pytest.mark.slow
-def test_torchrun_trains_and_one_process_speaks(tmp_path: Path) -> None:
-    options = ["--epochs", "1", "--size", "14", "--pairs", "6", "--held-out-pairs", "10", "--device", "cpu"]
+def test_torchrun_trains_and_one_process_speaks(template: Template, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "ipg", "train", *options, "--output", str(folder), "--batch"]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-
-    def run(batch: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, batch], env=variables, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-        )
-
-    ran = run("500")
+    line = ["train", *SHORT, "--epochs", "1", "--output", folder, "--batch"]
+    ran = torchrun(*line, 500)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("epoch 1/1") == 1
     assert ran.stdout.count("The run is in") == 1
     assert json.loads((folder / "result.json").read_text())["processes"] == 2
-    ran = run("400")  # other settings, same folder
-    assert ran.returncode != 0
-    assert "holds another run" in ran.stderr
+    codes, said = by_ranks(template, 2, tmp_path, *MODULE, *line, 400)  # other settings, same folder
+    assert 0 not in codes
+    assert "holds another run" in "".join(said)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_ranks_save_and_end_when_torchrun_is_killed(tmp_path: Path) -> None:
     """They would train on unseen, and hold the folder of the run."""
-    options = ["--epochs", "200", "--size", "14", "--batch", "250", "--pairs", "6", "--held-out-pairs", "10"]
+    options = [*SHORT, "--epochs", "200", "--batch", "250", "--steps", "10"]
     folder, log = tmp_path / "run", tmp_path / "log"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ipg"]
-    command = [*launcher, "train", *options, "--device", "cpu", "--output", str(folder)]
+    command = [*TORCHRUN, "train", *options, "--output", str(folder)]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with log.open("w") as said:
-        torchrun = subprocess.Popen(command, env=variables, stdout=said, stderr=said)
+        launcher = subprocess.Popen(command, env=variables, stdout=said, stderr=said)
         try:
             wait_for(lambda: (folder / "checkpoint.safetensors").exists())
-            ranks = children(torchrun.pid)
+            ranks = children(launcher.pid)
         finally:
-            torchrun.kill()
-            torchrun.wait()
+            launcher.kill()
+            launcher.wait()
     try:
         assert len(ranks) == 2
         wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks), seconds=50)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forking import Template
 
 from ipg.data import load
 from ipg.experiments import runner
@@ -431,12 +430,12 @@ def test_a_trial_that_another_runner_has_done_meanwhile_is_not_run(trial: Make, 
 
 
 @pytest.mark.slow
-def test_two_runners_do_every_trial_once(stubs: Any, notes: Path, tmp_path: Path) -> None:
+def test_two_runners_do_every_trial_once(template: Template, stubs: Any, notes: Path, tmp_path: Path) -> None:
     """Both are at it at the same time: none ends a trial before each has begun one."""
-    command = [sys.executable, stubs.__file__, str(tmp_path / "results"), str(notes), "together", "12", "1"]
-    runners = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    ends = [process.communicate(timeout=120)[0] for process in runners]
-    assert [process.returncode for process in runners] == [0, 0], ends
+    line = [stubs.__file__, tmp_path / "results", notes, "together", "12", "1"]
+    runners = [template.start(*line, log=tmp_path / f"{number}.log") for number in range(2)]
+    ends = [process.wait(120) for process in runners]
+    assert ends == [0, 0], [process.log.read_text() for process in runners]
     rows = read_rows(tmp_path / "results" / "trials.jsonl")
     assert sorted(row["seed"] for row in rows) == list(range(12))
     assert {row["pid"] for row in rows} == {process.pid for process in runners}

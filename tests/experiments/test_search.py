@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forking import Forked, Template
 from rich.console import Console
 
 from ipg.config import RunConfig, load_config
@@ -294,17 +292,20 @@ def test_a_killed_workers_trial_goes_on_in_another(search_stubs: Any, tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_trials_of_a_killed_search_are_taken_up(search_stubs: Any, tmp_path: Path, notes: Path) -> None:
+def test_the_trials_of_a_killed_search_are_taken_up(
+    template: Template, search_stubs: Any, tmp_path: Path, notes: Path
+) -> None:
     """The command itself is killed with two trials under way; no trial is lost or doubled."""
     folder = tmp_path / "s"
-    arguments = [sys.executable, search_stubs.__file__, str(folder), str(notes), "waiting", "6", "2"]
-    first = subprocess.Popen(arguments, stdout=subprocess.PIPE)
+    line = [search_stubs.__file__, folder, notes, "waiting", "6", "2"]
+    first = template.start(*line, log=tmp_path / "first.log")
     search_stubs.wait_for(lambda: len(search_stubs.begun(notes)) == 4)
     first.kill()
-    first.communicate()
+    assert first.wait(120) == -signal.SIGKILL
     (notes / "go").touch()
-    second = subprocess.run(arguments, stdout=subprocess.PIPE, check=True, timeout=120)
-    assert second.stdout.decode().splitlines()[-1] == "6"
+    second = template.start(*line, log=tmp_path / "second.log")
+    assert second.wait(120) == 0, second.log.read_text()
+    assert second.log.read_text().splitlines()[-1] == "6"
     counts = begun(search_stubs, notes)
     assert sorted(counts) == list(range(6))
     assert [counts[number] for number in (0, 1, 4, 5)] == [1, 1, 1, 1]
@@ -313,36 +314,41 @@ def test_the_trials_of_a_killed_search_are_taken_up(search_stubs: Any, tmp_path:
 
 
 @pytest.mark.slow
-def test_two_searches_at_once_share_the_trials(search_stubs: Any, tmp_path: Path, notes: Path) -> None:
-    arguments = [sys.executable, search_stubs.__file__, str(tmp_path / "s"), str(notes), "slowly", "8", "1"]
-    both = [subprocess.Popen(arguments, stdout=subprocess.PIPE) for _ in range(2)]
-    for process in both:
-        process.communicate(timeout=120)
-        assert process.returncode == 0
+def test_two_searches_at_once_share_the_trials(
+    template: Template, search_stubs: Any, tmp_path: Path, notes: Path
+) -> None:
+    line = [search_stubs.__file__, tmp_path / "s", notes, "slowly", "8", "1"]
+    both = [template.start(*line, log=tmp_path / f"{number}.log") for number in range(2)]
+    ends = [process.wait(120) for process in both]
+    assert ends == [0, 0], [process.log.read_text() for process in both]
     assert begun(search_stubs, notes) == dict.fromkeys(range(8), 1)
     assert len({pid for pids in search_stubs.begun(notes).values() for pid in pids}) == 2
 
 
 @pytest.mark.slow
-def test_a_killed_run_of_the_command_ends_with_the_same_values(search_stubs: Any, tmp_path: Path) -> None:
+def test_a_killed_run_of_the_command_ends_with_the_same_values(
+    template: Template, search_stubs: Any, tmp_path: Path
+) -> None:
     """Real trials on the embedded images; the process is killed in the middle of the second."""
     settings = "--epochs 2 --batch 256 --pairs 8 --held-out-pairs 20 --trials 3 --sampler random --workers 1"
 
-    def command(folder: Path) -> list[str]:
-        return [sys.executable, "-m", "ipg", "search", *settings.split(), "--device", "cpu", "--output", str(folder)]
+    def command(folder: Path, log: str) -> Forked:
+        line = ["search", *settings.split(), "--device", "cpu", "--output", folder]
+        return template.start("-m", "ipg", *line, log=tmp_path / log)
 
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command(tmp_path / "whole"), env=env, check=True, capture_output=True, timeout=300)
-    process = subprocess.Popen(command(tmp_path / "parts"), env=env, stdout=subprocess.PIPE)
+    whole = command(tmp_path / "whole", "whole.log")
+    assert whole.wait(300) == 0, whole.log.read_text()
+    process = command(tmp_path / "parts", "parts.log")
     try:
         search_stubs.wait_for(
             lambda: any((tmp_path / "parts" / "trials").glob("0001-*/run/metrics.jsonl")), seconds=300
         )
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    again = subprocess.run(command(tmp_path / "parts"), env=env, check=True, capture_output=True, timeout=300)
-    assert b"3 trials, 1 done" in again.stdout
+        process.kill()
+        process.wait(120)
+    again = command(tmp_path / "parts", "again.log")
+    assert again.wait(300) == 0, again.log.read_text()
+    assert "3 trials, 1 done" in again.log.read_text()
     one, two = (read_rows(tmp_path / name / "trials.jsonl") for name in ("whole", "parts"))
     assert [(row["key"], row["value"], row["curve"]) for row in one] == [
         (row["key"], row["value"], row["curve"]) for row in two

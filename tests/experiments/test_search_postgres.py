@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from campaign.database import PASSWORD, Server, program
+from forking import Forked, Template
 
 from ipg.experiments.search.postgres import open_postgres
 from ipg.experiments.search.run import search
@@ -74,32 +75,25 @@ time.sleep(600)
     holds.close()
 
 
-def run(stubs: Any, folder: Path, notes: Path, function: str, trials: int, storage: str) -> subprocess.Popen[str]:
-    arguments = [stubs.__file__, str(folder), str(notes), function, str(trials), "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, *arguments, storage],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-    )
-
-
 def test_a_killed_machine_loses_no_trial_and_doubles_none(
-    search_stubs: Any, server: str, tmp_path: Path, notes: Path
+    template: Template, search_stubs: Any, server: str, tmp_path: Path, notes: Path
 ) -> None:
     """Two commands with two workers and a folder each; one of them is killed with two trials under way."""
-    dead = run(search_stubs, tmp_path / "a", notes, "waiting", 8, server)
+
+    def run(folder: str, function: str) -> Forked:
+        line = [search_stubs.__file__, tmp_path / folder, notes, function, "8", "2", server]
+        return template.start(*line, log=tmp_path / f"{folder}.log")
+
+    dead = run("a", "waiting")
     search_stubs.wait_for(lambda: len(search_stubs.begun(notes)) == 4)  # 0 and 1 are done, 2 and 3 wait
     dead.kill()
-    dead.communicate()
+    dead.wait(120)
     orphans = {number for number, pids in search_stubs.begun(notes).items() if number >= 2}
     assert orphans == {2, 3}
     (notes / "go").touch()
-    living = [run(search_stubs, tmp_path / folder, notes, "slowly", 8, server) for folder in ("b", "c")]
-    said = [process.communicate(timeout=240)[0] for process in living]
-    assert [process.returncode for process in living] == [0, 0], said
+    living = [run(folder, "slowly") for folder in ("b", "c")]
+    ends = [process.wait(240) for process in living]
+    assert ends == [0, 0], [process.log.read_text() for process in living]
     begun = {number: len(pids) for number, pids in search_stubs.begun(notes).items()}
     assert begun == {0: 1, 1: 1, 2: 2, 3: 2, 4: 1, 5: 1, 6: 1, 7: 1}
     found = search(search_stubs.plan(8, sampler="random"), tmp_path / "d", storage=server, run=search_stubs.never)
@@ -109,7 +103,7 @@ def test_a_killed_machine_loses_no_trial_and_doubles_none(
         (trial.settings, trial.value) for trial in alone.trials
     ]
 
-    everything = "".join(said) + "".join(
+    everything = "".join(
         file.read_text("utf-8", "replace") for file in tmp_path.rglob("*") if file.is_file() and file.name != "password"
     )
     assert "trial 5" in everything

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from forking import Forked, Template
 
 from ipg.experiments import attempt, runner, workers
 from ipg.experiments.arms import is_timed
@@ -217,12 +216,14 @@ def is_there(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_workers_of_a_killed_runner_stop_and_their_trials_are_taken_up(stubs: Any, notes: Path, tmp_path: Path) -> None:
+def test_workers_of_a_killed_runner_stop_and_their_trials_are_taken_up(
+    template: Template, stubs: Any, notes: Path, tmp_path: Path
+) -> None:
     results = tmp_path / "results"
-    runner = subprocess.Popen([sys.executable, stubs.__file__, str(results), str(notes), "waiting", "4", "2"])
+    runner = template.start(stubs.__file__, results, notes, "waiting", "4", "2", log=tmp_path / "log")
     stubs.wait_for(lambda: len(stubs.pids(notes)) == 2)
     runner.kill()
-    runner.wait()
+    runner.wait(120)
     stubs.wait_for(lambda: not any(map(is_there, stubs.pids(notes))))
     assert read_rows(results / "trials.jsonl") == []
     (notes / "go").touch()
@@ -249,16 +250,21 @@ protocol = "paper"
 """
 
 
-def ipg_study(folder: Path, results: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "ipg", "study", "tiny.toml", "--results", results, *arguments],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def ipg_study(template: Template, folder: Path, workers: int) -> Forked:
+    """Run the study there; what it says is in `out` and `err`, after what another has said there."""
+    (folder / "tiny.toml").write_text(STUDY, encoding="utf-8")
+    line = ["study", "tiny.toml", "--results", "results", "--workers", workers, "--device", "cpu"]
+    return template.start("-m", "ipg", *line, folder=folder, log=folder / "err", out=folder / "out")
+
+
+def ended(runner: Forked, seconds: float = 300) -> tuple[int, str, str]:
+    """Its exit status and what it said."""
+    code = runner.wait(seconds)
+    out, err = runner.log.with_name("out"), runner.log
+    said = code, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8")
+    out.unlink()
+    err.unlink()
+    return said
 
 
 def outcomes(file: Path) -> dict[str, Any]:
@@ -270,13 +276,11 @@ def outcomes(file: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def unbroken(template: Template, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The rows of a study that nobody disturbed, in one process."""
     folder = tmp_path_factory.mktemp("unbroken")
-    (folder / "tiny.toml").write_text(STUDY, encoding="utf-8")
-    process = ipg_study(folder, "results", "--workers", "1", "--device", "cpu")
-    out, err = process.communicate(timeout=300)
-    assert (process.returncode, err) == (0, ""), out
+    code, out, err = ended(ipg_study(template, folder, 1))
+    assert (code, err) == (0, ""), out
     return outcomes(folder / "results" / "trials.jsonl")
 
 
@@ -302,14 +306,13 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.slow
 def test_a_killed_worker_leaves_the_rows_of_an_unbroken_study(
-    stubs: Any, unbroken: dict[str, Any], tmp_path: Path
+    template: Template, stubs: Any, unbroken: dict[str, Any], tmp_path: Path
 ) -> None:
-    (tmp_path / "tiny.toml").write_text(STUDY, encoding="utf-8")
-    runner = ipg_study(tmp_path, "results", "--workers", "2", "--device", "cpu")
+    runner = ipg_study(template, tmp_path, 2)
     stubs.wait_for(lambda: sum(epochs(tmp_path / "results")) >= 2)
     os.kill(children(runner.pid)[0], signal.SIGKILL)
-    out, err = runner.communicate(timeout=300)
-    assert (runner.returncode, err) == (0, ""), out
+    code, out, err = ended(runner)
+    assert (code, err) == (0, ""), out
     assert out.count("its process was ended by SIGKILL") == 1
     assert outcomes(tmp_path / "results" / "trials.jsonl") == unbroken
     assert not list((tmp_path / "results").rglob("*.safetensors"))
@@ -322,12 +325,12 @@ def test_a_killed_worker_leaves_the_rows_of_an_unbroken_study(
     ids=["one process", "workers", "workers at a terminal"],
 )
 def test_a_stopped_study_goes_on_to_the_same_rows(
-    stubs: Any, unbroken: dict[str, Any], tmp_path: Path, count: int, number: signal.Signals, whom: str
-) -> None:
+    template: Template, stubs: Any, unbroken: dict[str, Any], tmp_path: Path,
+    count: int, number: signal.Signals, whom: str,
+) -> None:  # fmt: skip
     """A terminal sends Ctrl-C to the whole group of processes; workers must not take that for a second one."""
-    (tmp_path / "tiny.toml").write_text(STUDY, encoding="utf-8")
     results = tmp_path / "results"
-    runner = ipg_study(tmp_path, "results", "--workers", str(count), "--device", "cpu")
+    runner = ipg_study(template, tmp_path, count)
     stubs.wait_for(lambda: len(epochs(results)) == count and min(epochs(results)) >= 1)
     helpers = children(runner.pid)
     assert len(helpers) == (0 if count == 1 else count)
@@ -336,17 +339,16 @@ def test_a_stopped_study_goes_on_to_the_same_rows(
         os.killpg(runner.pid, number)
     else:
         runner.send_signal(number)
-    out, err = runner.communicate(timeout=120)
-    assert runner.returncode == 130, out + err
+    code, out, err = ended(runner, 120)
+    assert code == 130, out + err
     said = r"ipg: stopped, \d of 2 trials are done; run the same command again to go on\n"
     assert re.fullmatch(said, err)
     assert not any(map(is_there, helpers))
     assert not list(results.rglob("*.tmp"))
     for checkpoint in results.rglob("checkpoint.safetensors"):
         assert checkpoint.stat().st_mtime > begun - 0.1  # saved since, not at the end of the last epoch
-    runner = ipg_study(tmp_path, "results", "--workers", str(count), "--device", "cpu")
-    out, err = runner.communicate(timeout=300)
-    assert (runner.returncode, err) == (0, ""), out
+    code, out, err = ended(ipg_study(template, tmp_path, count))
+    assert (code, err) == (0, ""), out
     assert outcomes(results / "trials.jsonl") == unbroken
 
 

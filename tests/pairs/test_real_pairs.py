@@ -1,6 +1,8 @@
 """Pairs of the published images, which are too large to carry: $IPG_DATA, or shared/data beside the project."""
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,11 +23,20 @@ DATA = os.environ.get("IPG_DATA")
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Images are decoded once for all tests here."""
+    folder = tmp_path_factory.mktemp("decoded")
+    yield folder
+    shutil.rmtree(folder)
+
+
 @pytest.fixture
-def home(repo_root: Path, request: pytest.FixtureRequest) -> Path:
+def home(repo_root: Path, request: pytest.FixtureRequest, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = Path(DATA) if DATA else repo_root.parent / "shared" / "data"
     if not (folder / request.param).is_dir():
         pytest.skip(f"needs {request.param} (set IPG_DATA)")
+    monkeypatch.setenv("IPG_CACHE", str(cache))
     return folder / request.param
 
 

@@ -6,12 +6,12 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from forking import Template
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -97,27 +97,23 @@ def test_no_space_for_the_first_file(small_disk: Path, settings: Make, materials
     assert (small_disk / "run" / "done").exists()
 
 
-def test_the_command_says_it_in_one_line(small_disk: Path, tmp_path: Path) -> None:
-    def command(folder: Path) -> subprocess.CompletedProcess[str]:
+def test_the_command_says_it_in_one_line(template: Template, small_disk: Path, tmp_path: Path) -> None:
+    def command(folder: Path, log: str) -> tuple[int, str]:
         settings = ["--epochs", "1", "--batch", "2048", "--held-out-pairs", "10", "--device", "cpu"]
-        return subprocess.run(
-            [sys.executable, "-m", "ipg", "train", *settings, "--output", str(folder)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        line = ["-m", "ipg", "train", *settings, "--output", folder]
+        running = template.start(*line, log=tmp_path / log, out=Path(os.devnull))
+        return running.wait(120), running.log.read_text(encoding="utf-8")
 
     ballast = fill(small_disk, leave=40_000)  # enough for the configuration
-    failed = command(small_disk / "run")
-    assert failed.returncode == 2
-    assert failed.stderr.count("\n") == 1
-    assert str(small_disk / "run" / "checkpoint.safetensors") in failed.stderr
-    assert "no space left" in failed.stderr.lower()
+    code, said = command(small_disk / "run", "failed")
+    assert code == 2
+    assert said.count("\n") == 1
+    assert str(small_disk / "run" / "checkpoint.safetensors") in said
+    assert "no space left" in said.lower()
     assert names(small_disk / "run") == {"config.json", "lock"}
     ballast.unlink()
-    assert command(small_disk / "run").returncode == 0
-    assert command(tmp_path / "elsewhere").returncode == 0
+    assert command(small_disk / "run", "again") == (0, "")
+    assert command(tmp_path / "elsewhere", "whole") == (0, "")
     one, other = (load_file(run / "model.safetensors") for run in (small_disk / "run", tmp_path / "elsewhere"))
     assert list(one) == list(other)
     assert all(torch.equal(value, other[name]) for name, value in one.items())

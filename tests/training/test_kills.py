@@ -7,8 +7,8 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
+from forking import Forked, Template
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
@@ -32,20 +33,24 @@ FILES = {
 }  # fmt: skip
 
 
-def start(kind: str, folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "ipg", "train", *COMMON, *KINDS[kind], "--output", str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+Start = Callable[[str, Path], Forked]
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+@pytest.fixture(scope="module")
+def start(template: Template, tmp_path_factory: pytest.TempPathFactory) -> Start:
+    """Trains in a process of its own."""
+
+    def begin(kind: str, folder: Path) -> Forked:
+        log = tmp_path_factory.mktemp("logs") / "log"
+        line = ["train", *COMMON, *KINDS[kind], "--output", folder]
+        return template.start("-m", "ipg", *line, log=log, out=Path(os.devnull))
+
+    return begin
+
+
+def finish(process: Forked) -> tuple[int, str]:
     """Its exit status and what it said last."""
-    _, said = process.communicate(timeout=300)
-    return process.returncode, said
+    return process.wait(300), process.log.read_text(encoding="utf-8")
 
 
 @dataclass
@@ -62,7 +67,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def unbroken(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
+def unbroken(start: Start, kind: str, tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
     folder = tmp_path_factory.mktemp("unbroken") / kind
     begun = time.monotonic()
     assert finish(start(kind, folder)) == (0, "")
@@ -83,7 +88,7 @@ def assert_same(folder: Path, expected: Path) -> None:
     assert {path.name for path in folder.iterdir()} == FILES  # and nothing that a kill has left
 
 
-def test_killed_at_random_moments(kind: str, unbroken: Unbroken, tmp_path: Path) -> None:
+def test_killed_at_random_moments(start: Start, kind: str, unbroken: Unbroken, tmp_path: Path) -> None:
     moments = random.Random(f"{kind} 7")
     kills = runs = 0
     while kills < KILLS:
@@ -105,7 +110,7 @@ def test_killed_at_random_moments(kind: str, unbroken: Unbroken, tmp_path: Path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_asked_to_stop(kind: str, number: signal.Signals, unbroken: Unbroken, tmp_path: Path) -> None:
+def test_asked_to_stop(start: Start, kind: str, number: signal.Signals, unbroken: Unbroken, tmp_path: Path) -> None:
     """Twice: once after the first epoch, once after the second."""
     folder = tmp_path / "run"
     for epoch in (1, 2):
@@ -124,7 +129,7 @@ def test_asked_to_stop(kind: str, number: signal.Signals, unbroken: Unbroken, tm
     assert_same(folder, unbroken.folder)
 
 
-def test_a_run_in_use_is_left_alone(tmp_path: Path) -> None:
+def test_a_run_in_use_is_left_alone(start: Start, tmp_path: Path) -> None:
     with FileLock(tmp_path / "lock"):
         status, said = finish(start("ipg", tmp_path))
     assert (status, said.count("\n")) == (2, 1)
@@ -169,9 +174,10 @@ def run(folder):
 """
 
 
-def test_killed_at_every_write(tmp_path: Path) -> None:
+def test_killed_at_every_write(template: Template, tmp_path: Path) -> None:
     """The configuration; a checkpoint and metrics an epoch; weights, metrics, result and marker at the end."""
-    helper = tmp_path / "helper.py"
+    script, helper = tmp_path / "script.py", tmp_path / "helper.py"
+    script.write_text(KILLED_AT, encoding="utf-8")
     helper.write_text(HELPER, encoding="utf-8")
     namespace: dict[str, Any] = {}
     exec(HELPER, namespace)
@@ -180,8 +186,8 @@ def test_killed_at_every_write(tmp_path: Path) -> None:
     writes = 1 + 2 * 2 + 4
     for number in range(1, writes + 2):
         folder = tmp_path / str(number)
-        process = subprocess.run([sys.executable, "-c", KILLED_AT, str(number), str(folder), str(helper)], check=False)
-        assert process.returncode == (-signal.SIGKILL if number <= writes else 0)
+        process = template.start(script, number, folder, helper, log=tmp_path / f"{number}.log")
+        assert process.wait(120) == (-signal.SIGKILL if number <= writes else 0)
         if number <= writes:
             assert len([path for path in folder.iterdir() if path.name.endswith(".tmp")]) == 1
         namespace["run"](folder)
