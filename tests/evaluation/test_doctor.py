@@ -75,7 +75,7 @@ def ran(make_table: Callable[..., ImageTable], tmp_path: Path) -> Callable[..., 
     """Trains a small run in a folder, failure or not, and reads its log back."""
 
     def run(method: str = "ipg", *, table: Any = None, change: Change = same, **settings: Any) -> RunLog:
-        config = RunConfig(method=method, device="cpu", **SMALL | {"learning_rate": 0.01} | settings)
+        config = RunConfig(method=method, device="cpu", **SMALL | {"learning_rate": 0.01, "margin": "0.5x"} | settings)
         given = change(gather(config, table=make_table() if table is None else table))
         home = RunFolder(tmp_path / "run")
         try:

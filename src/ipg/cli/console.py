@@ -85,7 +85,7 @@ class ConsoleListener(Listener):
         """Show the bar; say where a resumed run goes on."""
         self.trained, self._epochs = True, config.epochs
         self._say_where(self.label, step, total)
-        for line in [*self.about, *varied(config)] if self.about else ():
+        for line in [*self.about, *varied(config.suited())] if self.about else ():
             self.console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
         self._bar.update(self._task, total=total, completed=step)
         self._bar.start()
