@@ -17,7 +17,7 @@ def coerce(value: Any, kind: Any) -> Any:
     if (options := get_args(kind)) and type(None) in options:
         return None if value is None else coerce(value, options[0])
     if words := [word for option in options if get_origin(option) is Literal for word in get_args(option)]:
-        return _number_or_word(value, words, options[0])
+        return _value_or_word(value, words, options[0])
     if set(options) == {int, str}:
         return _count_or_path(value)
     if kind is bool:
@@ -55,8 +55,8 @@ def _count_or_path(value: Any) -> int | str:
     return path
 
 
-def _number_or_word(value: Any, words: list[str], kind: type[int] | type[float]) -> int | float | str:
-    """A number of that kind, or one of `words`."""
+def _value_or_word(value: Any, words: list[str], kind: type[int] | type[float] | type[bool]) -> int | float | str:
+    """A value of that kind, or one of `words`."""
     if isinstance(value, str) and value.strip() in words:
         return value.strip()
     try:

@@ -52,7 +52,8 @@ def results_page(studies: Sequence[Measured], figures: Sequence[Figure], speed: 
     commands = "\n".join(f"$ ipg study {study.name}{_data_path(study)}" for study in studies)
     parts = [
         "# Results",
-        "`<study>/trials.jsonl` has one row per trial, `speed.jsonl` one row per measurement. `python -m "
+        "`<study>/trials.jsonl` has one row per trial, `times/<study>` those of trials run again for their seconds "
+        "(`ipg study --timed`), `speed.jsonl` one row per measurement. `python -m "
         "ipg.experiments.table --write README.md` makes this page from them, and the tables of the project's README "
         "and of docs/benchmarks.md, and the summary that comes with the package. A test checks that they match.",
         "## How to make the rows again",

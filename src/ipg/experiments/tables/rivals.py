@@ -158,8 +158,7 @@ def _timing(arms: Sequence[Arm]) -> str:
     told = "*Time*: of a trial with its evaluations, without compiling, over that of ERM in the same study"
     if timed := [row for arm in arms for row in arm.timed]:
         plain = next((arm.timed for arm in arms if arm.method == "erm" and arm.timed), ())
-        known = [seconds for row in plain if (seconds := training_seconds(row)) is not None]
-        length = f", which takes {short(statistics.median(known))} s" if known else ""
+        length = f", which takes {short(statistics.median(known))} s" if (known := _seconds(plain)) else ""
         seeds = number_of(len({row["seed"] for row in timed}), "seed")
         return (
             f"{told}{length}: {seeds} run again, one trial at a time, each after a short one of its kind (`ipg study "
@@ -168,15 +167,17 @@ def _timing(arms: Sequence[Arm]) -> str:
     return f"{told}, from at least {TIMED} trials that had the GPU to themselves."
 
 
+def _seconds(rows: Sequence[Row]) -> list[float]:
+    """Of training, of the rows that tell what it costs."""
+    return [seconds for row in rows if (seconds := training_seconds(row)) is not None]
+
+
 def _times(arm: Arm, plain: Sequence[Arm]) -> str:
     """How long a trial takes beside one of ERM, in medians, compiling and capturing apart."""
     if not plain:
         return NONE
     again = bool(plain[0].timed)
-    mine, theirs = (
-        [seconds for row in (one.timed if again else one.rows) if (seconds := training_seconds(row)) is not None]
-        for one in (arm, plain[0])
-    )
+    mine, theirs = (_seconds(one.timed if again else one.rows) for one in (arm, plain[0]))
     if min(len(mine), len(theirs)) < (1 if again else TIMED) or statistics.median(theirs) <= 0:
         return NONE
     return f"{short(statistics.median(mine) / statistics.median(theirs))} ×"
