@@ -164,6 +164,15 @@ def test_a_run_made_to_show_it(
     assert re.search(says, findings[name].meaning), findings[name].meaning
 
 
+@pytest.mark.parametrize(
+    ("warmup", "says"),
+    [(0, "warm it up (--warmup 300)"), (2, "warm it up for longer (--warmup 4, now 2)")],
+)
+def test_what_a_run_has_done_is_not_advised_again(ran: Callable[..., RunLog], warmup: int, says: str) -> None:
+    findings = found(ran(optimizer="sgd", learning_rate=1e30, warmup=warmup))
+    assert says in findings["loss not finite"].remedy
+
+
 def test_a_task_that_cannot_be_learnt(ran: Callable[..., RunLog], make_table: Callable[..., ImageTable]) -> None:
     table = make_table()
     coins = torch.randint(0, 2, (len(table),), generator=torch.Generator().manual_seed(1))
@@ -467,7 +476,7 @@ def test_of_a_run_that_collapsed_to_the_end_nothing_good_is_said() -> None:
         assert "run begun again" not in found(log)
         finding = found(log)["representation collapsed"]
         assert "also after it had begun again 3 times" in finding.meaning
-        assert "lower it (the last attempt had 5e-05)" in finding.remedy
+        assert "Lower the learning rate (the last attempt had 5e-05)" in finding.remedy
 
 
 def test_the_worst_comes_first() -> None:

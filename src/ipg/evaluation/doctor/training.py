@@ -45,8 +45,8 @@ def loss_not_finite(log: RunLog) -> Finding | None:
         "loss not finite",
         "error",
         f"The loss or a gradient became NaN or infinite {when}, and nothing can be learnt from there.",
-        f"Lower the learning rate (now {log.config.get('learning_rate')}) or warm it up with --warmup; if that does "
-        f"not help, look for NaN in the images.",
+        f"Lower the learning rate (now {log.config.get('learning_rate')}) or {_warm_up(log)}; if that does not help, "
+        f"look for NaN in the images.",
     )
 
 
@@ -70,8 +70,8 @@ def representation_collapsed(log: RunLog) -> Finding | None:
         "error",
         f"All images of the pairs had fallen onto one point {when}: every gradient is zero there, and the pairs only "
         f"seem to agree.",
-        f"Warm the learning rate up (--warmup 300), lower it ({now}), use a larger margin "
-        f"(now {log.config.get('margin')}), or pairs that differ in the shortcut alone.",
+        f"Lower the learning rate ({now}), {_warm_up(log)}, use a larger margin (now {log.config.get('margin')}), or "
+        f"pairs that differ in the shortcut alone.",
     )
 
 
@@ -88,8 +88,8 @@ def run_begun_again(log: RunLog) -> Finding | None:
         "note",
         f"Training collapsed and began again {times(restarts)}, {each}with half the learning rate{now}. Nothing of the "
         f"attempts before is in the network; the time of all is counted.",
-        "To save that time, give the lower --learning-rate from the start, or warm it up with --warmup 300; other "
-        "seeds may collapse as well.",
+        f"To save that time, give the lower --learning-rate from the start, or {_warm_up(log)}; other seeds may "
+        f"collapse as well.",
     )
 
 
@@ -113,7 +113,15 @@ def one_class_remedy(log: RunLog) -> str:
     """What to do about a network that gives every image the same class."""
     alpha = "; raise alpha, too, if the task loss does not fall" if log.guided else ""
     rate = log.config.get("learning_rate")
-    return _after_weights(log, f"warm the learning rate up or change it (now {rate}), and {longer(log)}{alpha}.")
+    return _after_weights(log, f"change the learning rate (now {rate}) or {_warm_up(log)}, and {longer(log)}{alpha}.")
+
+
+def _warm_up(log: RunLog) -> str:
+    """To warm the learning rate up; where a run has done so, for longer."""
+    steps = log.config.get("warmup")
+    if isinstance(steps, int) and steps > 0:
+        return f"warm it up for longer (--warmup {2 * steps}, now {steps})"
+    return "warm it up (--warmup 300)"
 
 
 def _after_weights(log: RunLog, remedy: str) -> str:
