@@ -99,6 +99,16 @@ def test_seconds_of_trials_that_shared_a_gpu_do_not_count(rivals: Path) -> None:
     assert main(arguments(rivals, "--write")) == 0
     _, _, text = (rivals / "README.md").read_text(encoding="utf-8").partition("<!-- results:colored_mnist_unified -->")
     assert [cells(text, name)[4] for name in ("IPG", "DAIR, random copies", "ERM")] == ["–", "–", "1 ×"]
+    assert "from at least 2 trials that had the GPU to themselves" in " ".join(text.split())
+
+
+def test_a_table_without_any_time_says_so(rivals: Path) -> None:
+    file = rivals / "results" / "colored_mnist_unified" / "trials.jsonl"
+    write(file, [line | {"sharing": 6} for line in read_rows(file)])
+    assert main(arguments(rivals, "--write")) == 0
+    _, _, text = (rivals / "README.md").read_text(encoding="utf-8").partition("<!-- results:colored_mnist_unified -->")
+    assert {cells(text, name)[4] for name in ("IPG", "DAIR, random copies", "ERM")} == {"–"}
+    assert "*Time*: not measured yet." in " ".join(text.split())
 
 
 def test_trials_that_were_run_again_for_their_seconds_tell_the_times(rivals: Path) -> None:

@@ -155,6 +155,9 @@ def _mean(arm: Arm, metric: str) -> float:
 
 def _timing(arms: Sequence[Arm]) -> str:
     """What the times are, and what of."""
+    plain_arms = [arm for arm in arms if arm.method == "erm"]
+    if all(_times(arm, plain_arms) == NONE for arm in arms):
+        return "*Time*: not measured yet."
     told = "*Time*: of a trial with its evaluations, without compiling, over that of ERM in the same study"
     if timed := [row for arm in arms for row in arm.timed]:
         plain = next((arm.timed for arm in arms if arm.method == "erm" and arm.timed), ())
