@@ -40,8 +40,10 @@ VERBS = [
     "data prepare celeba",
     "pairs build",
     "pairs show",
+    "pairs accept",
     "pairs audit",
     "pairs merge",
+    "pairs reject",
 ]
 ROOT = get_command(app)
 SETTLING = {"train": train.train, "compare": compare.compare, "search": search.search}

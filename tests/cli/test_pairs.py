@@ -52,6 +52,23 @@ def test_build_show_and_audit(ipg, shapes: tuple[str, ...]) -> None:
         assert sheet.format == "PNG"
 
 
+def test_a_person_judges(ipg, assert_refused, shapes: tuple[str, ...]) -> None:
+    build = ("pairs", "build", "background", *shapes, "--masks", "masks", "--count", "6", "--output", "pairs")
+    assert ipg(*build).code == 0
+    done = ipg("pairs", "reject", "pairs", "2", "4", "5", "6", "--reason", "label changed, I think")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == "rejected pairs 2 and 4 to 6; 2 of 6 pairs are left in pairs/manifest.csv\n"
+    done = ipg("pairs", "accept", "pairs/manifest.csv", "4")
+    assert done.out == "accepted pair 4; 3 of 6 pairs are left in pairs/manifest.csv\n"
+    assert ipg("pairs", "audit", "pairs").code == 0
+    told = [(row["status"], row["reason"]) for row in read("pairs/manifest.csv")]
+    no = ("rejected", "by eye: label changed, I think")
+    assert told == [("ok", ""), no, ("ok", ""), ("ok", "by eye"), no, no]
+    before = Path("pairs/manifest.csv").read_bytes()
+    assert_refused("pairs", "reject", "pairs", "1", "7", says=("there is no pair 7", "has 6 pairs"))
+    assert Path("pairs/manifest.csv").read_bytes() == before
+
+
 def test_the_folder_says_which_data_it_is_of(ipg, assert_refused, shapes: tuple[str, ...], tmp_path: Path) -> None:
     assert ipg("pairs", "build", "random", *shapes, "--split", "validation", "--count", "2", "--output", "p").code == 0
     record = json.loads(Path("p/build.json").read_text())["validation"]["settings"]

@@ -11,6 +11,8 @@ from torch import Tensor
 from ipg.data.errors import DataError
 from ipg.pairs.audit import audit, summary
 from ipg.pairs.background import plan as background
+from ipg.pairs.by_eye import BY_EYE, accept
+from ipg.pairs.checks import UNREADABLE
 from ipg.pairs.findings import Limits
 from ipg.pairs.masks import Masks, agreed
 from ipg.pairs.plan import of_pair_set, write
@@ -221,6 +223,21 @@ def test_what_a_person_rejected_stays_rejected(good: Manifest, shapes) -> None:
     assert (judged.pairs[0].status, judged.pairs[0].reason) == ("rejected", "two heads")
     before = with_pair(good, status="rejected", reason="label changed: under another model")
     assert summary(audit(before, shapes.table)) == {"ok": 8}
+
+
+def test_what_a_person_accepted_stays_accepted_if_it_can_be_used(good: Manifest, shapes) -> None:
+    """The first comes twice, which a person may overrule; the second shows an image that is not there."""
+    twice = good.with_pairs([*good.pairs, good.pairs[0], replace(good.pairs[1], second="gone.png")])
+    last = len(good)
+    plain = audit(twice, shapes.table).pairs
+    assert [pair.status for pair in plain[last:]] == ["rejected", "rejected"]
+    judged = audit(accept(twice, [last + 1, last + 2]), shapes.table).pairs
+    assert (judged[last].status, judged[last].reason) == ("ok", BY_EYE)
+    assert judged[last].score == plain[last].score
+    assert judged[last + 1].status == "rejected"
+    assert judged[last + 1].reason.startswith(UNREADABLE)
+    again = audit(good.with_pairs(judged), shapes.table).pairs
+    assert [(pair.status, pair.reason) for pair in again] == [(pair.status, pair.reason) for pair in judged]
 
 
 def test_recoloured_pairs_are_no_copies_of_themselves(fashion, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
+import html
 import re
+import shlex
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -53,7 +55,7 @@ def test_a_page_with_everything_in_it(manifest: Manifest, shapes, tmp_path: Path
     assert "<h1>8 pairs of pairs</h1>" in text
     assert "By label: cross 4, disc 4" in text
     assert "Audit: ok 8" in text
-    assert not tags.of("input")  # nothing is rejected, so there is nothing to choose
+    assert {box["type"] for box in tags.of("input")} == {"checkbox"}  # nothing is rejected: nothing to choose from
 
 
 def test_reasons_are_shown_and_escaped(manifest: Manifest, shapes, tmp_path: Path) -> None:
@@ -66,17 +68,36 @@ def test_reasons_are_shown_and_escaped(manifest: Manifest, shapes, tmp_path: Pat
     assert "&lt;b&gt;disc" in text
     assert "none.png: there is no such file" in text
     assert len(Tags(text).of("img")) == 15
-    assert len(Tags(text).of("input")) == 3
+    assert [box["type"] for box in Tags(text).of("input")].count("radio") == 3
+
+
+def test_marks_ask_for_the_opposite_of_what_a_pair_is(manifest: Manifest, shapes, tmp_path: Path) -> None:
+    """Each pair has a mark, and its number stands once, hidden, in the command that the mark belongs to."""
+    pairs = [replace(pair, status="rejected") if row == 2 else pair for row, pair in enumerate(manifest.pairs)]
+    text = page(tmp_path / "s.html", manifest.with_pairs(pairs), References(manifest.folder, shapes.table))
+    marks = [box for box in Tags(text).of("input") if box["type"] == "checkbox"]
+    assert [box["id"] for box in marks] == [f"pair-{number}" for number in range(1, 9)]
+    assert [box["aria-label"] for box in marks][1:4] == ["reject pair 2", "accept pair 3", "reject pair 4"]
+    commands = [re.sub("<[^>]*>", "", line) for line in re.findall(r"<code>(ipg pairs [ra].*?)</code>", text)]
+    assert commands == [f"ipg pairs reject {manifest.folder} 1 2 4 5 6 7 8", f"ipg pairs accept {manifest.folder} 3"]
+
+
+def test_commands_name_the_manifest_as_a_shell_reads_it(manifest: Manifest, shapes, tmp_path: Path) -> None:
+    elsewhere = replace(manifest, path=manifest.folder / "my 'own' & <b>.csv")
+    text = page(tmp_path / "s.html", elsewhere, References(manifest.folder, shapes.table))
+    (command,) = re.findall(r"<code>ipg pairs reject (.*?)<span", text)
+    assert shlex.split(html.unescape(command)) == [str(elsewhere.path)]
+    assert "<b>.csv" not in text
 
 
 def test_which_pairs_are_shown(manifest: Manifest, shapes) -> None:
     references = References(manifest.folder, shapes.table)
-    assert [card.number for card in cards(manifest, references, count=3)] == ["1 of 8", "3 of 8", "6 of 8"]
+    assert [card.number for card in cards(manifest, references, count=3)] == [1, 3, 6]
     scored = manifest.with_pairs(
         [replace(pair, score=None if n == 5 else 0.1 * n) for n, pair in enumerate(reversed(manifest.pairs))]
     )
     worst = cards(scored, references, count=8, worst=True)
-    assert [card.number.split()[0] for card in worst] == ["1", "2", "3", "4", "5", "7", "8", "6"]
+    assert [card.number for card in worst] == [1, 2, 3, 4, 5, 7, 8, 6]
     assert worst[0].state == "ok 0.00"
     with pytest.raises(ValueError, match="count=0 is out of range"):
         cards(manifest, references, count=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -204,6 +205,25 @@ def hostile_pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     card = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)  # as a site that allows HTML shows it
     (folder / "card.html").write_text(f"<!doctype html><meta charset=utf-8><title>card</title>{card}", "utf-8")
     return folder
+
+
+def test_marked_pairs_stand_in_commands_to_copy(browser, hostile_pages: Path) -> None:
+    """By clicks and by the keyboard; what is not marked cannot be seen, and so is not copied."""
+    visit(browser, hostile_pages / "sheet.html")
+    footer = browser.find_element("tag name", "footer")
+    assert not footer.is_displayed()
+    first, second, third = browser.find_elements("css selector", "label.members")[:3]
+    for label in (first, second, third):
+        label.click()
+    second.click()
+    third.find_element("tag name", "input").send_keys(" ")
+    assert footer.is_displayed()
+    command = footer.find_element("tag name", "code")
+    assert shlex.split(command.text) == ["ipg", "pairs", "reject", str(hostile_pages / "pairs.csv"), "1"]
+    command.click()
+    assert browser.execute_script("return getSelection().toString().trim()") == command.text
+    first.click()
+    assert not footer.is_displayed()
 
 
 @pytest.mark.parametrize("page", ["report.html", "sheet.html", "card.html"])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ipg.cli import pairs_audit, pairs_build, pairs_merge
+from ipg.cli import pairs_audit, pairs_build, pairs_merge, pairs_verdict
 from ipg.cli.errors import clear, help_without_command
 from ipg.cli.options import KnownAttributeColumn, KnownLabelColumn, KnownPathColumn
 from ipg.words import are, number_of
@@ -16,7 +16,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode="markdown",
-    help="Build, show, audit and merge invariance pairs.",
+    help="Build, show, audit, judge and merge invariance pairs.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -49,7 +49,10 @@ def show(
     label_column: KnownLabelColumn = None,
     attribute_column: KnownAttributeColumn = None,
 ) -> None:
-    """Write a contact sheet: the members of pairs side by side, with label, score and reason."""
+    """Write a contact sheet: the members of pairs side by side, with number, label, score and reason.
+
+    On the page, click pairs to reject or accept them: it puts the command together that does it.
+    """
     from ipg.cli.pairs_data import open_data
     from ipg.pairs.references import References
     from ipg.pairs.rows import DATA, Manifest
@@ -69,3 +72,5 @@ app.command("build", epilog=pairs_build.EXAMPLES)(clear(pairs_build.build))
 app.command("show", epilog=SHOW_EXAMPLES)(clear(show))
 app.command("merge", epilog=pairs_merge.EXAMPLES)(clear(pairs_merge.merge))
 app.command("audit", epilog=pairs_audit.EXAMPLES)(clear(pairs_audit.audit))
+app.command("reject", epilog=pairs_verdict.REJECT_EXAMPLES)(clear(pairs_verdict.reject))
+app.command("accept", epilog=pairs_verdict.ACCEPT_EXAMPLES)(clear(pairs_verdict.accept))

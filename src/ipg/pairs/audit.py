@@ -20,6 +20,7 @@ from ipg.data.duplicates import similar
 from ipg.data.errors import DataError
 from ipg.data.parallel import Progress
 from ipg.data.table import ImageTable
+from ipg.pairs.by_eye import is_accepted
 from ipg.pairs.checks import ANOTHER_SPLIT
 from ipg.pairs.findings import (
     BETTER,
@@ -28,6 +29,7 @@ from ipg.pairs.findings import (
     THUMBNAIL,
     TOO_MUCH,
     TWICE,
+    UNUSABLE,
     Finding,
     Limits,
     MaskOf,
@@ -65,7 +67,8 @@ def audit(
     """Judge every pair of a manifest.
 
     Args:
-        manifest: the pairs. Rows that somebody rejected for a reason of their own stay rejected.
+        manifest: the pairs. Rows that somebody rejected for a reason of their own stay rejected, and those that
+            somebody accepted by eye stay accepted unless they cannot be used.
         table: the data set they belong to; without it splits and labels are not looked at.
         label_of: the class of images, (n, C, H, W) of uint8 to (n,), or numbers by reference. It has to see the label
             alone: a network that leans on the shortcut rejects the good pairs.
@@ -234,11 +237,13 @@ def _judged(finding: Finding, score: float | None) -> Pair:
     pair = finding.pair
     by_hand = pair.status == "rejected" and not pair.reason.startswith(REASONS)
     reasons = [pair.reason] if by_hand else finding.reasons
+    if is_accepted(pair):
+        reasons = [reason for reason in reasons if reason.startswith(UNUSABLE)]
     measured = {name: "" if math.isnan(value) else f"{value:.4f}" for name, value in finding.measured.items()}
     return replace(
         pair,
         score=score,
         status="rejected" if by_hand or reasons else "ok",
-        reason="; ".join(reasons),
+        reason="; ".join(reasons) or (pair.reason if is_accepted(pair) else ""),
         extra={name: text for name, text in pair.extra.items() if name not in MEASURES} | measured,
     )

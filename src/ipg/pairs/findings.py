@@ -19,7 +19,7 @@ from ipg.pairs.references import References
 from ipg.pairs.rows import DATA, Pair
 
 __all__ = [
-    *("BETTER", "LABEL_CHANGED", "REASONS", "TOO_MUCH", "TWICE"),
+    *("BETTER", "LABEL_CHANGED", "REASONS", "TOO_MUCH", "TWICE", "UNUSABLE"),
     *("Finding", "Limits", "MaskOf", "look", "pixel_digest"),
 ]
 
@@ -28,10 +28,9 @@ NOT_CHANGED = "shortcut not changed"
 TOO_MUCH = "too much else changed"
 TWICE = "pair comes twice"
 BETTER = "a better candidate is kept"
-REASONS = (
-    *(UNREADABLE, UNKNOWN_LABEL, LABELS_DIFFER, ANOTHER_SPLIT),
-    *(LABEL_CHANGED, NOT_CHANGED, TOO_MUCH, BETTER, TWICE),
-)
+UNUSABLE = (UNREADABLE, UNKNOWN_LABEL, LABELS_DIFFER, ANOTHER_SPLIT)
+"""Why pairs are rejected whatever anybody thinks of them."""
+REASONS = (*UNUSABLE, LABEL_CHANGED, NOT_CHANGED, TOO_MUCH, BETTER, TWICE)
 """Why pairs are rejected; details follow a colon."""
 MaskOf = Callable[[Pair], Tensor | None]
 """Where the members of a pair should agree, (H, W) of bool; None where nobody knows."""

@@ -1,9 +1,14 @@
-"""Pairs to look at: a contact sheet, one HTML file with everything in it, or a PNG."""
+"""Pairs to look at: a contact sheet, one HTML file with everything in it, or a PNG.
+
+Pairs are marked on the page by clicks, and it shows the commands that reject or accept those that are. It runs no
+script: each mark is a checkbox, and its number in a command shows while it is checked.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +23,7 @@ from ipg.data.parallel import in_order
 from ipg.files import replacing, write_text
 from ipg.pairs.audit import summary
 from ipg.pairs.references import References, to_rgb
-from ipg.pairs.rows import Manifest, Pair
+from ipg.pairs.rows import NAMES, Manifest, Pair
 
 __all__ = ["Card", "cards", "write"]
 
@@ -57,9 +62,16 @@ class Member:
 class Card:
     """A pair as it is shown."""
 
-    number: str
+    number: int
+    """From 1, as `ipg pairs reject` takes it."""
+    total: int
     pair: Pair
     members: tuple[Member, Member]
+
+    @property
+    def verb(self) -> str:
+        """What a mark on it asks for."""
+        return "accept" if self.pair.status == "rejected" else "reject"
 
     @property
     def state(self) -> str:
@@ -87,7 +99,7 @@ def cards(manifest: Manifest, references: References, *, count: int = 100, worst
     def card(row: int) -> Card:
         pair = manifest.pairs[row]
         first, second = (_member(side, getattr(pair, side), references) for side in ("first", "second"))
-        return Card(f"{row + 1} of {len(manifest)}", pair, (first, second))
+        return Card(row + 1, len(manifest), pair, (first, second))
 
     return list(in_order(card, rows))
 
@@ -123,12 +135,16 @@ def _html(manifest: Manifest, shown: Sequence[Card]) -> str:
     labels = Counter(pair.label for pair in manifest.pairs)
     reasons = summary(manifest)
     judged = any(pair.status for pair in manifest.pairs)
+    place = manifest.folder if manifest.path.name in NAMES else manifest.path
     lines = ["By label: " + ", ".join(f"{label} {count:,}" for label, count in sorted(labels.items()))]
     if judged:
         lines.append("Audit: " + ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common()))
     return template.render(
         title=f"{len(manifest):,} pairs of {manifest.folder.resolve().name}",
-        about=f"{len(shown):,} of them are shown. Left and right should differ in the shortcut alone.",
+        about=f"{len(shown):,} of them are shown. Left and right should differ in the shortcut alone. Click a pair to "
+        "reject it, or a rejected one to accept it: the command that does so appears at the bottom.",
+        place=shlex.quote(str(place)),
+        verbs=sorted({card.verb for card in shown}, reverse=True),
         lines=lines,
         cards=shown,
         rejected=any(card.pair.status == "rejected" for card in shown),
@@ -156,6 +172,6 @@ def _png(shown: Sequence[Card]) -> Image.Image:
                 how = Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS
                 sheet.paste(member.picture.resize((side - 1, side), how), corner)
         color = COLORS[card.pair.status]
-        draw.text((left, top + side + 2), f"{card.pair.label}  {card.state}"[:60], fill=color, font=font)
+        draw.text((left, top + side + 2), f"{card.number}  {card.pair.label}  {card.state}"[:60], fill=color, font=font)
         draw.text((left, top + side + 17), card.pair.reason[:64], fill=color, font=font)
     return sheet
