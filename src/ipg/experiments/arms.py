@@ -17,12 +17,14 @@ import statistics
 import tomllib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 from ipg.config import RunConfig
 from ipg.evaluation.spread import Spread, spread
-from ipg.experiments.study import ADDED, ELSEWHERE, ON_PAIRS, Study, Trial, own_options
+from ipg.experiments.study import ADDED, ON_PAIRS, Study, Trial, own_options
 from ipg.restarts import rate_after
 
 __all__ = [
@@ -172,7 +174,7 @@ def arms_of(study: Study, rows: Sequence[Row]) -> tuple[list[Arm], list[Row]]:
     """
     trials: dict[tuple[Any, ...], list[Trial]] = {}
     for trial in study.trials:
-        trials.setdefault((trial.dataset, trial.method, trial.protocol, repr(_settings(trial))), []).append(trial)
+        trials.setdefault((trial.dataset, trial.method, trial.protocol, repr(trial.stated)), []).append(trial)
     known = _rows_by_key(study, rows)
     arms = []
     for same in trials.values():
@@ -180,7 +182,7 @@ def arms_of(study: Study, rows: Sequence[Row]) -> tuple[list[Arm], list[Row]]:
         found = [known[trial.key] for trial in same if trial.key in known]
         seeds = tuple(trial.seed for trial in same)
         options = dict(first.config.options)
-        settings = _settings(first)
+        settings = dict(first.stated)
         if "pair_file" in settings:
             settings["pairs"] = found[0]["config"]["pairs"] if found else settings["pair_file"]
         arms.append(
@@ -216,14 +218,6 @@ def _only(trial: Trial, rows: Sequence[Row]) -> Row:
     return rows[0]
 
 
-def _settings(trial: Trial) -> dict[str, Any]:
-    values = trial.config.flat()
-    if isinstance(values["pairs"], str):  # of a file, rows tell the number and the builder
-        del values["pair_builder"]
-        values["pair_file"] = values.pop("pairs")
-    return {name: value for name, value in values.items() if name not in ("seed", *ELSEWHERE)}
-
-
 def _is_of(row: Row, trial: Trial) -> bool:
     return (row["method"], row["protocol"]) == (trial.method, trial.protocol) and same_run(row, trial)
 
@@ -242,17 +236,22 @@ def same_run(row: Row, trial: Trial) -> bool:
         return False
     if row["method"] != trial.method and not {row["method"], trial.method} <= {"ipg", *_IPG_BY_SETTINGS}:
         return False
-    usual = own_options(RunConfig(method=row["method"]))
-    made, config = _comes_to(row["method"], {**ADDED, **usual, **row["config"]})
-    method, asked = _comes_to(trial.method, _settings(trial) | own_options(trial.config))
+    made, config = _comes_to(row["method"], {**ADDED, **_usual_options(row["method"]), **row["config"]})
+    method, asked = _comes_to(trial.method, trial.in_full)
     if made != method:
         return False
     return all(_agree(name, value, config[name], trial) for name, value in asked.items() if name in config)
 
 
+@cache
+def _usual_options(method: str) -> Mapping[str, Any]:
+    """A method's own options, at their defaults."""
+    return MappingProxyType(own_options(RunConfig(method=method)))
+
+
 def run_of(trial: Trial) -> Hashable:
     """What tells runs apart: data, seed, and the method and settings that the trial comes to."""
-    method, settings = _comes_to(trial.method, _settings(trial) | own_options(trial.config))
+    method, settings = _comes_to(trial.method, trial.in_full)
     return trial.dataset, trial.seed, method, repr(sorted(settings.items()))
 
 
@@ -274,7 +273,7 @@ def _comes_to(method: str, settings: Mapping[str, Any]) -> tuple[str, Mapping[st
     if method == "continuous":
         return "ipg", {**settings, "method": "ipg", "tau": 0.0, "strict": False}
     if method == "ipg_ablated":
-        nothing = own_options(RunConfig(method=method))
+        nothing = _usual_options(method)
         if all(settings.get(name, value) == value for name, value in nothing.items()):
             return "ipg", {k: "ipg" if k == "method" else v for k, v in settings.items() if k not in nothing}
     return method, settings

@@ -108,6 +108,20 @@ class Trial:
         text = json.dumps([self.study, self.dataset, self.method, self.protocol, self.seed, settled], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @cached_property
+    def stated(self) -> dict[str, Any]:
+        """The settings that decide the outcome, the seed apart, as they are given and under the names of rows."""
+        values = self.config.flat()
+        if isinstance(values["pairs"], str):  # of a file, rows tell the number and the builder
+            del values["pair_builder"]
+            values["pair_file"] = values.pop("pairs")
+        return {name: value for name, value in values.items() if name not in ("seed", *ELSEWHERE)}
+
+    @cached_property
+    def in_full(self) -> dict[str, Any]:
+        """The same with all of the method's own options, those at their defaults, too."""
+        return self.stated | own_options(self.config)
+
     def _is_as_before(self, name: str, value: Any) -> bool:
         """Whether a setting that joined has the value that the trial had in effect before."""
         if name == "split_seed" and is_own(self.dataset):

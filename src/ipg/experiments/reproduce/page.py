@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipg.data.load import DATASETS
-from ipg.experiments.arms import Figure, Spread
+from ipg.experiments.arms import Figure, Row, Spread
 from ipg.experiments.reproduce.cells import KEPT_TABLE
 from ipg.experiments.reproduce.dynamics import CURVES
 from ipg.experiments.reproduce.figures import Drawing, drawings_of, search_drawings
@@ -62,21 +62,24 @@ def filled(page: str, results: Path, folder: str = "results") -> Filled:
         ValueError: a marker is not closed, or names nothing that is reproduced.
     """
     figures: dict[str, str] = {}
+    rows = {kind: all_rows(results, kind) for kind in (None, "dynamics")}
     for name in re.findall(r"<!-- reproduce:(\w+) -->", page):
         start, end = f"<!-- reproduce:{name} -->", f"<!-- /reproduce:{name} -->"
         before, _, rest = page.partition(start)
         _, closed, after = rest.partition(end)
         if not closed:
             raise ValueError(f"the page does not say where {name!r} ends; put {end} there")
-        section, drawings = _section(load_reproduction(name), results, folder)
+        section, drawings = _section(load_reproduction(name), rows, results, folder)
         page = f"{before}{start}\n{section}\n{end}{after}"
         figures |= {f"{stem}.svg": standalone(drawing.svg) for stem, drawing in drawings.items()}
     return Filled(page, figures)
 
 
-def _section(reproduction: Reproduction, results: Path, folder: str) -> tuple[str, dict[str, Drawing]]:
+def _section(
+    reproduction: Reproduction, rows: Mapping[str | None, Sequence[Row]], results: Path, folder: str
+) -> tuple[str, dict[str, Drawing]]:
     kind = "dynamics" if reproduction.kind == "dynamics" else None
-    measured = measure(reproduction, all_rows(results, kind))
+    measured = measure(reproduction, rows[kind])
     parts = [
         f"*The paper* (`{reproduction.paper}`): {reproduction.claim}" if reproduction.paper else reproduction.claim
     ]
