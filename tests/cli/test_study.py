@@ -85,6 +85,10 @@ def test_trials_run_again_for_their_seconds_have_rows_of_their_own(ipg, monkeypa
     assert ipg("study", "margin", "--timed", "--workers", "3").code == 0
     assert ipg("study", "margin", "--workers", "3").code == 0
     assert asked == [(Path("results/times/margin"), 1, run_timed), (Path("results/margin"), 3, run_trial)]
+    Path("all/margin/trials").mkdir(parents=True)
+    for options in (["--timed"], []):
+        assert ipg("study", "margin", "--results", "all", *options).code == 0
+    assert [folder for folder, *_ in asked[2:]] == [Path("all/times/margin"), Path("all/margin")]
     count = len(load_study(STUDIES / "margin.toml").trials)
     assert f"{count} trials, 0 done" in " ".join(ipg("study", "margin", "--timed", "--list").out.split())
 

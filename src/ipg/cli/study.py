@@ -142,7 +142,7 @@ def study(
         whole = replace(whole, trials=network.over(whole.trials, whole.name))
     found = only(whole, chosen or ())
     seconds = None if limit is None else seconds_in(limit, "--limit")
-    folder = Path("results") / TIMES / found.name if timed and results is None else rows_folder(results, found.name)
+    folder = rows_folder(results, f"{TIMES}/{found.name}" if timed else found.name)
     if show:
         _list(found, folder)
         return
