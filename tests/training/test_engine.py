@@ -180,6 +180,31 @@ def test_more_variants_are_compiled_inside() -> None:
     assert torch._dynamo.config.recompile_limit == before
 
 
+def test_what_torch_tells_its_own_developers_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """A region for profilers inside what is compiled, as every optimizer has one, and a notice of the compiler's."""
+
+    def update(value: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.profiler.record_function("update"):
+            return value + 1
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        warnings.warn("\nOnline softmax is disabled on the fly\n", stacklevel=2)
+        warnings.warn("something else", stacklevel=2)
+        return graph
+
+    torch.compiler.reset()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with compiling():
+            assert torch.compile(update, backend=backend)(torch.zeros(1)).item() == 1
+    assert [str(one.message) for one in caught] == ["something else"]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    torch.compiler.reset()
+    with compiling():
+        logging.getLogger(engine.TALKATIVE[0]).warning("this matters")
+    assert "this matters" in caplog.text
+
+
 def test_what_cannot_be_compiled_runs_as_written_and_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("no such instruction\nand more")

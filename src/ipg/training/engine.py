@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import cast
 
@@ -28,6 +28,8 @@ __all__ = ["VARIANTS", "compile_model", "compiling", "lay_out", "resolve", "trac
 
 VARIANTS = 64
 """How many shapes of one function may be compiled; torch's own limit of 8 is soon met by a study."""
+TALKATIVE = ("torch._dynamo.variables.ctx_manager", "torch._dynamo.variables.torch")
+"""Loggers of torch's that tell what users can do nothing about."""
 AHEAD = "force_non_lazy_backward_lowering"
 """What torch calls it to compile the way back together with the forward pass; versions before 2.11 may not have it."""
 
@@ -93,18 +95,30 @@ def compiling(*, strictly: bool = False) -> Iterator[None]:
     import torch._functorch.config as functorch
 
     ahead = functorch.patch({AHEAD: True}) if hasattr(functorch, AHEAD) else nullcontext()
-    log, announced = logging.getLogger("torch._dynamo.convert_frame"), _Announced()
-    log.addFilter(announced)
+    filters: dict[str, logging.Filter | Callable[[logging.LogRecord], bool]] = {
+        "torch._dynamo.convert_frame": _Announced(),
+        **dict.fromkeys(TALKATIVE, _matters),
+    }
+    for name, told in filters.items():
+        logging.getLogger(name).addFilter(told)
     try:
         with (
             ahead,
+            warnings.catch_warnings(),
             torch._dynamo.config.patch(
                 recompile_limit=VARIANTS, skip_nnmodule_hook_guards=False, suppress_errors=not strictly
             ),
         ):
+            warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # on how a kernel is put together
             yield
     finally:
-        log.removeFilter(announced)
+        for name, told in filters.items():
+            logging.getLogger(name).removeFilter(told)
+
+
+def _matters(record: logging.LogRecord) -> bool:
+    """Whether a record of torch's tells users anything: not that what an optimizer tells profilers is left out."""
+    return not str(record.msg).startswith("Profiler ")
 
 
 class _Announced(logging.Filter):
