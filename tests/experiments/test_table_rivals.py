@@ -99,7 +99,7 @@ def test_seconds_of_trials_that_shared_a_gpu_do_not_count(rivals: Path) -> None:
     assert main(arguments(rivals, "--write")) == 0
     _, _, text = (rivals / "README.md").read_text(encoding="utf-8").partition("<!-- results:colored_mnist_unified -->")
     assert [cells(text, name)[4] for name in ("IPG", "DAIR, random copies", "ERM")] == ["–", "–", "1 ×"]
-    assert "from at least 2 trials that had the GPU to themselves" in " ".join(text.split())
+    assert "in the median over at least 2 trials that had the GPU to themselves" in " ".join(text.split())
 
 
 def test_a_table_without_any_time_says_so(rivals: Path) -> None:
@@ -125,7 +125,7 @@ def test_trials_that_were_run_again_for_their_seconds_tell_the_times(rivals: Pat
     _, _, text = (rivals / "README.md").read_text(encoding="utf-8").partition("<!-- results:colored_mnist_unified -->")
     assert [cells(text, name)[4] for name in ("IPG", "DAIR, random copies", "ERM")] == ["2.5 ×", "–", "1 ×"]
     assert cells(text, "IPG")[2] == "73.0 ± 2.8"  # of the study itself
-    assert "which takes 4 s: 1 seed run again, one trial at a time" in " ".join(text.split())
+    assert "(ERM: 4 s). It was measured apart, with 1 seed: one trial at a time" in " ".join(text.split())
 
 
 def test_the_short_table_does_not_mix_protocols(rivals: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_figure_of_something_else_is_marked_and_the_table_says_of_what(project
     text = _table_of(project, "colored_mnist", _arm("ncm") + _arm("fishr") + _arm("irm"), 'selection = "last"')
     assert [cells(text, name)[-1] for name in ("NCM", "Fishr", "IRM")] == ["69.3 †", "68.8 ± 1.4 †", "66.9 ± 2.5"]
     assert (
-        "†: not the same quantity as its line: NCM's is on features of CLIP, where ours stands on pixels; Fishr's is "
+        "†: not the quantity that its line shows: NCM's is on features of CLIP, where ours stands on pixels; Fishr's is "
         "the mean over three test environments, selected on test images."
     ) in " ".join(text.split())
 

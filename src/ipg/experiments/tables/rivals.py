@@ -103,7 +103,7 @@ def _marked(arms: Sequence[Arm], figures: Sequence[Figure], *, by_group: bool) -
     """A sentence on what is marked; none without marks."""
     told = [(contender(arm, arms), _figure(arm, figures, by_group=by_group)) for arm in arms]
     notes = "; ".join(f"{title}'s is {figure.note}" for title, figure in told if figure and figure.note)
-    return f" {MARK}: not the same quantity as its line: {notes}." if notes else ""
+    return f" {MARK}: not the quantity that its line shows: {notes}." if notes else ""
 
 
 def _notes(arms: Sequence[Arm], figures: Sequence[Figure], *, by_group: bool) -> str:
@@ -116,11 +116,11 @@ def _notes(arms: Sequence[Arm], figures: Sequence[Figure], *, by_group: bool) ->
     lost = unmeasured_text((contender(arm, arms), arm.unmeasured, len(arm.rows)) for arm in arms)
     return (
         "Test accuracy in percent, mean ± standard deviation over seeds, ranked by the worst group. Network: "
-        f"{', '.join(map(code, networks))}; {' or '.join(map(str, epochs))} epochs; the same rule keeps an epoch for "
-        f"all ({' and '.join(sorted({code(str(arm.config['selection'])) for arm in arms}))}). Each method had the same "
-        "number of configurations of its own space, or all if it has fewer. One seed judged them without test images, "
-        f"and the best was frozen before these rows were made. {_rule(arms)}{_timing(arms)} *Paper*: what the "
-        "paper has for the method, mostly quoted from others under their own protocols"
+        f"{', '.join(map(code, networks))}; {' or '.join(map(str, epochs))} epochs; one rule keeps the epoch of all "
+        f"methods ({' and '.join(sorted({code(str(arm.config['selection'])) for arm in arms}))}). Each method had the "
+        "same number of configurations to choose from, or all it has if they are fewer. One seed chose without test "
+        f"images, and the choice was frozen before these rows were made. {_rule(arms)}{_timing(arms)} *Paper*: the "
+        "paper's figure for the method, mostly quoted from others under their own protocols"
         + (", on ResNet-50" if by_group else "")
         + f".{_marked(arms, figures, by_group=by_group)} {meaning}: {'; '.join(collapses) or 'none'}."
         + "".join(f" {text}" for text in (begun, lost) if text)
@@ -158,16 +158,16 @@ def _timing(arms: Sequence[Arm]) -> str:
     plain_arms = [arm for arm in arms if arm.method == "erm"]
     if all(_times(arm, plain_arms) == NONE for arm in arms):
         return "*Time*: not measured yet."
-    told = "*Time*: of a trial with its evaluations, without compiling, over that of ERM in the same study"
+    told = "*Time*: how long a trial takes beside ERM's in the same study, with its evaluations, without compiling"
     if timed := [row for arm in arms for row in arm.timed]:
         plain = next((arm.timed for arm in arms if arm.method == "erm" and arm.timed), ())
-        length = f", which takes {short(statistics.median(known))} s" if (known := _seconds(plain)) else ""
+        length = f" (ERM: {short(statistics.median(known))} s)" if (known := _seconds(plain)) else ""
         seeds = number_of(len({row["seed"] for row in timed}), "seed")
         return (
-            f"{told}{length}: {seeds} run again, one trial at a time, each after a short one of its kind (`ipg study "
-            f"--timed`, commit {commits_text(timed)})."
+            f"{told}{length}. It was measured apart, with {seeds}: one trial at a time, each after a short one of its "
+            f"kind (`ipg study --timed`, commit {commits_text(timed)})."
         )
-    return f"{told}, from at least {TIMED} trials that had the GPU to themselves."
+    return f"{told}, in the median over at least {TIMED} trials that had the GPU to themselves."
 
 
 def _seconds(rows: Sequence[Row]) -> list[float]:
