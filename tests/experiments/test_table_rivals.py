@@ -169,8 +169,8 @@ def test_a_figure_of_something_else_is_marked_and_the_table_says_of_what(project
     text = _table_of(project, "colored_mnist", _arm("ncm") + _arm("fishr") + _arm("irm"), 'selection = "last"')
     assert [cells(text, name)[-1] for name in ("NCM", "Fishr", "IRM")] == ["69.3 †", "68.8 ± 1.4 †", "66.9 ± 2.5"]
     assert (
-        "†: not the quantity that its line shows: NCM's is on features of CLIP, where ours stands on pixels; Fishr's is "
-        "the mean over three test environments, selected on test images."
+        "†: not the quantity that its line shows: NCM's is on features of CLIP, where ours stands on pixels; Fishr's "
+        "is the mean over three test environments, selected on test images."
     ) in " ".join(text.split())
 
 
