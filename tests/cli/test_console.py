@@ -175,7 +175,7 @@ def test_agreement_is_spoken_of_where_there_are_pairs(share: float | None, of_pa
     console = screen(terminal=False)
     listener = ConsoleListener(console, label="dair")
     listener.epoch(row(validation={"average": 0.5, "predicted_classes": 1}, pair_disagreement=share))
-    said = f"    every image gets the same class{of_pairs}: lower the rate"
+    said = f"    every image gets the same class{of_pairs}; if that stays so, ask ipg doctor"
     assert written(console).splitlines()[-1] == said
 
 

@@ -128,7 +128,7 @@ class ConsoleListener(Listener):
         before, self._same = self._same, row.get("validation", {}).get("predicted_classes") == 1
         if self._same and not before:  # once, not after every epoch
             pairs = "" if row["pair_disagreement"] is None else ", so agreement of pairs means nothing"
-            said = f"    every image gets the same class{pairs}: lower the rate"
+            said = f"    every image gets the same class{pairs}; if that stays so, ask ipg doctor"
             self.console.print(said, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
