@@ -92,10 +92,18 @@ def find_head(model: nn.Module) -> nn.Linear:
     looked_at = ", ".join(
         f"{name} ({type(candidate).__name__})" for name, candidate in {"the model itself": bare, **candidates}.items()
     )
-    raise HeadNotFoundError(
-        f"no linear head found in {type(bare).__name__}: looked at {looked_at}. "
-        f"Pass the nn.Linear that produces the logits, e.g. head=model.my_classifier."
-    )
+    layers = [layer for layer in bare.modules() if isinstance(layer, nn.Linear)]
+    if not layers:
+        remedy = "It has no nn.Linear, and rationales need one that produces the logits."
+    elif callable(get_classifier):
+        remedy = "Pass the nn.Linear that produces the logits, e.g. head=model.my_classifier."
+    else:
+        last = layers[-1]
+        remedy = (
+            f"Pass the nn.Linear that produces the logits, e.g. head=model{_path(bare, last)} "
+            f"({last.in_features} -> {last.out_features}), the last there is."
+        )
+    raise HeadNotFoundError(f"no linear head found in {type(bare).__name__}: looked at {looked_at}. {remedy}")
 
 
 def verify_head(model: nn.Module, head: nn.Linear, logits: Tensor, output: object) -> None:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 
 import pytest
+import torch
 from rich.console import Console
 
-from ipg.cli.console import ConsoleListener, command_line, percent, print_metrics, same_class, shown_groups, watching
+from ipg.cli.console import (
+    ConsoleListener,
+    command_line,
+    percent,
+    print_metrics,
+    same_class,
+    shown_groups,
+    unseen_groups,
+    watching,
+)
 from ipg.config import RunConfig
 from ipg.methods import METHODS
 from ipg.report.build import NAMES
@@ -164,7 +175,8 @@ def test_agreement_is_spoken_of_where_there_are_pairs(share: float | None, of_pa
     console = screen(terminal=False)
     listener = ConsoleListener(console, label="dair")
     listener.epoch(row(validation={"average": 0.5, "predicted_classes": 1}, pair_disagreement=share))
-    assert written(console).splitlines()[-1] == f"    every image gets the same class{of_pairs}: lower the rate"
+    said = f"    every image gets the same class{of_pairs}; if that stays so, ask ipg doctor"
+    assert written(console).splitlines()[-1] == said
 
 
 def test_one_class_is_pointed_out_once_until_there_are_two_again() -> None:
@@ -174,6 +186,31 @@ def test_one_class_is_pointed_out_once_until_there_are_two_again() -> None:
         listener.epoch(row(validation={"average": 0.5, "predicted_classes": predicted}, pair_disagreement=0.0))
     lines = ["same class" in line for line in written(console).splitlines()]
     assert lines == [False, True, False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"selection": "worst_group"},
+            "--selection worst_group cannot take them into account; --selection pairs needs",
+        ),
+        ({"decision": "worst_group"}, "--decision worst_group cannot take them into account"),
+        (
+            {"selection": "worst_group", "decision": "worst_group"},
+            "--selection worst_group and --decision worst_group cannot take them into account; --selection pairs needs",
+        ),
+    ],
+)
+def test_groups_that_the_worst_group_does_not_see_are_named(make_table, settings: dict, said: str) -> None:
+    table = make_table()
+    assert unseen_groups(RunConfig(**settings), table) is None
+    short = table.take(torch.nonzero((table.split != 1) | (table.label == table.attribute)).flatten())
+    told = unseen_groups(RunConfig(**settings), short)
+    assert told is not None
+    assert told.startswith(f"no validation image is of top, green; bottom, red: {said}")
+    assert unseen_groups(RunConfig(), short) is None
+    assert unseen_groups(RunConfig(**settings), replace(short, splits=("train", "search", "test"))) is None
 
 
 def test_what_is_said_of_a_constant_model() -> None:

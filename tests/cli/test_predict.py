@@ -35,7 +35,7 @@ def album(photos: Path, tmp_path: Path) -> Path:
 def test_every_image_of_a_folder(ipg, photos: Path, album: Path) -> None:
     done = ipg("predict", photos / "plain", album, "--batch", "5")
     assert done.code == 0, done
-    assert "12 of 12 images are in predictions.csv" in done.out
+    assert "12 of 12 images classified; predictions.csv has a line for each" in done.out
     found = rows("predictions.csv")
     assert list(found[0]) == ["path", "predicted", "probability", "p_above", "p_below", "error"]
     assert [row["path"] for row in found] == [*(f"{n}.png" for n in range(10)), "more/a, b.webp", "more/grey.tif"]
@@ -70,7 +70,8 @@ def test_unreadable_images_are_listed_and_the_others_predicted(ipg, photos: Path
     (album / "empty.jpg").write_bytes(b"")
     done = ipg("predict", photos / "plain", album, "--output", "new/labels.csv")
     assert done.code == 1
-    assert "11 of 13 images" in done.out
+    assert "11 of 13 images classified; new/labels.csv has a line for each" in done.out
+    assert len(rows("new/labels.csv")) == 13
     assert "  empty.jpg: it is empty" in done.out
     errors = {row["path"]: row for row in rows("new/labels.csv") if row["error"]}
     assert list(errors) == ["0.png", "empty.jpg"]
@@ -132,7 +133,7 @@ def test_to_standard_output(ipg, photos: Path, album: Path) -> None:
         done = ipg("predict", photos / "plain", album, "--output", output)
         assert done.code == 0, done
         assert done.out == Path("predictions.csv").read_text()
-        assert "12 of 12 images are written" in done.err
+        assert "12 of 12 images classified\n" in done.err
 
 
 def test_a_pipe_is_written_to_as_it_is(ipg, photos: Path, album: Path) -> None:

@@ -267,6 +267,16 @@ def test_a_run_that_gives_every_image_one_class_ends_with_a_word_of_it(
     assert "same class" not in ipg("train", *bars, "--method", "erm", "--epochs", "12", "--output", "learnt").out
 
 
+def test_a_worst_group_that_lacks_groups_is_told_of(
+    ipg, bars: list[str], make_table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ipg.data.load import DATASETS
+
+    monkeypatch.setitem(DATASETS, "bars", lambda path, size, seed: make_table(seed=seed, validation=1))
+    worst = ("--method", "erm", "--selection", "worst_group", "--held-out-pairs", "0")
+    assert "  no validation image is of " in ipg("train", *bars, *worst, "--output", "run").out
+
+
 def test_a_run_that_began_again_says_so_now_and_when_it_is_read_back(
     ipg, bars: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

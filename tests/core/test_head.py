@@ -60,6 +60,18 @@ def test_a_layer_inside_a_sequence_is_named_as_one_would_write_it() -> None:
         find_head(model)
 
 
+def test_a_head_inside_a_wrapper_is_named() -> None:
+    class Wrapper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = nn.Sequential(nn.Linear(8, 4), Net("hidden", "fc"))
+
+    with pytest.raises(
+        HeadNotFoundError, match=r"e\.g\. head=model\.network\[1\]\.fc \(5 -> 2\), the last there is\.$"
+    ):
+        find_head(Wrapper())
+
+
 def test_a_layer_under_two_names_is_one_layer() -> None:
     model = Net("hidden", "fc")
     model.classifier = model.fc

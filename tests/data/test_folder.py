@@ -59,6 +59,15 @@ def test_a_table_beside_the_folders_is_spoken_of(photos: Path) -> None:
     )
 
 
+def test_a_table_inside_a_zip_has_to_come_out_of_it(photos: Path, tmp_path: Path, zipped) -> None:
+    files = {str(path.relative_to(photos)): path.read_bytes() for path in photos.rglob("*.*")}
+    place = zipped(tmp_path / "photos.zip", {**files, "labels.csv": b"path,label\n"})
+    assert read(place).notes[0] == (
+        f"not read: labels.csv; if it is the table of these images, unpack it and give its path, with --data-path "
+        f"{place}"
+    )
+
+
 def test_the_seed_draws_the_splits_and_not_the_cache(photos: Path) -> None:
     first, second = read(photos, reading=Reading(1)), read(photos, reading=Reading(2))
     assert not torch.equal(first.split, second.split)

@@ -230,6 +230,9 @@ def test_who_is_told_to_train_longer_is_told_how(name: str) -> None:
     remedy = found(RunLog({"epochs": 7}, rows))[name].remedy
     assert "train longer (more --epochs than 7, or --from this run's folder" in remedy
     assert "both with another --output)" in remedy
+    remedy = found(RunLog({"epochs": 7}, rows, unfinished=True))[name].remedy
+    assert f"let it run to its end ({len(rows)} of 7 epochs are done)" in remedy
+    assert "train longer" not in remedy
 
 
 def test_after_one_epoch_there_is_no_telling_whether_disagreement_falls() -> None:

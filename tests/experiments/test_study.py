@@ -173,6 +173,7 @@ def test_keys_do_not_depend_on_how_a_file_is_written(tmp_path: Path) -> None:
 
 ARM = '[[arm]]\nmethod = "erm"\nprotocol = "paper"\n'
 HEAD = 'dataset = "colored_fashion"\nseeds = 2\n'
+KEYS = "there are dataset, seeds, metrics_split, decides, base and arm"
 
 
 @pytest.mark.parametrize(
@@ -182,10 +183,16 @@ HEAD = 'dataset = "colored_fashion"\nseeds = 2\n'
         (HEAD + "arm = 3\n", ["there is nothing to run; expected at least one [[arm]]"]),
         (HEAD + "arm = [3]\n", ["arm 1: expected a table"]),
         (HEAD + "[arm]\nmethod = 'erm'\n", ["there is nothing to run; expected at least one [[arm]]"]),
-        (HEAD + "sedes = 3\n" + ARM, ["unknown key 'sedes'"]),
+        (HEAD + "sedes = 3\n" + ARM, [f"unknown key 'sedes'; {KEYS}"]),
+        (HEAD + "data = 'mine'\n" + ARM, [f"unknown key 'data'; {KEYS}"]),
+        (HEAD + "epochs = 3\n" + ARM, ["unknown key 'epochs'; settings go under [base]"]),
+        (HEAD + ARM + "alpha = 0.1\n", ["arm 1: unknown key 'alpha'; settings go into config = { … }"]),
         (ARM, ["arm 1: lacks 'dataset'", "arm 1: lacks 'seeds'"]),
         (HEAD + "[[arm]]\n", ["arm 1: lacks 'method'", "arm 1: lacks 'protocol'"]),
-        (HEAD + ARM + "confg = { alpha = 0.1 }\n", ["arm 1: unknown key 'confg'"]),
+        (
+            HEAD + ARM + "confg = { alpha = 0.1 }\n",
+            ["arm 1: unknown key 'confg'; there are dataset, seeds, method, protocol and config"],
+        ),
         (HEAD + ARM + "config = 3\n", ["arm 1: config must be a table"]),
         (HEAD + "base = 3\n" + ARM, ["arm 1: base must be a table"]),
         (HEAD + "[base]\nepoch = 3\n" + ARM, ["arm 1: unknown key 'epoch'; did you mean epochs?"]),
@@ -206,7 +213,7 @@ HEAD = 'dataset = "colored_fashion"\nseeds = 2\n'
         (
             HEAD + "extra = 1\n" + ARM.replace("erm", "quack") + "[[arm]]\nmethod = 'ipg'\n",
             [
-                "unknown key 'extra'",
+                f"unknown key 'extra'; {KEYS}",
                 f"arm 1: there is no method 'quack'; there are {', '.join(METHODS)}",
                 "arm 2: lacks 'protocol'",
             ],

@@ -137,6 +137,13 @@ def test_cells_say_what_a_reader_needs(table: StudyTable) -> None:
     assert "a | machine_1; torch 9.9, Python 3.99" in table.origin
 
 
+def test_a_table_without_published_figures_tells_of_no_difference(table: StudyTable) -> None:
+    assert "Difference: ours less the paper's, in points." in table.notes[0]
+    mine = replace(table, lines=tuple(replace(line, paper={}) for line in table.lines))
+    assert "difference" not in mine.head
+    assert "Difference" not in " ".join(mine.notes)
+
+
 def test_groups_have_columns_on_request(
     tmp_path: Path, write: Path, rows: list[dict[str, Any]], table: StudyTable
 ) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 
 from ipg.data.errors import DataError, ProblemsError
 from ipg.pairs.masks import Masks, agreed
@@ -47,6 +47,24 @@ def test_all_masks_that_do_not_fit_are_named(shapes) -> None:
     assert "has 30 x 48 pixels, its image 48 x 48; bring it to the size of the image" in said[1]
     assert "is black: it shows no object" in said[2]
     assert "cannot be read" in said[3]
+
+
+def test_a_mask_is_of_the_image_as_exif_turns_it(shapes) -> None:
+    """Which lies on its side in the file: a mask of the pixels in the file would cut out something else."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.new("RGB", (60, 40)).save(shapes.listing.source.place / shapes.name(0), exif=exif)
+    upright = np.zeros((60, 40), dtype=np.uint8)
+    upright[10:20] = 255  # above the middle
+    Image.fromarray(upright).save(shapes.masks / shapes.name(0))
+    masks = Masks(shapes.masks, shapes.listing, size=40)
+    assert (masks(0) > 0.5).any(dim=1).nonzero().flatten().tolist() == list(range(10))
+    Image.fromarray(upright.T).save(shapes.masks / shapes.name(0))
+    with pytest.raises(DataError, match="has 60 x 40 pixels, its image 40 x 60 when turned as its EXIF says; turn the"):
+        masks(0)
+    Image.new("L", (9, 9), 255).save(shapes.masks / shapes.name(0))
+    with pytest.raises(DataError, match="has 9 x 9 pixels, its image 40 x 60 when turned as its EXIF says; bring it"):
+        masks(0)
 
 
 def test_no_masks_at_all(shapes, tmp_path: Path) -> None:

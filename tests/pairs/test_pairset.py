@@ -28,6 +28,17 @@ def test_a_batch_is_of_floats_from_0_to_1() -> None:
     assert torch.allclose(batch.first + batch.second, torch.ones(2, 2, 3, 3))
 
 
+def test_pairs_of_bytes_are_drawn_as_floats_from_0_to_1() -> None:
+    """As `Guidance` says where it refuses bytes; a transform sees the floats, and floats stay as they are."""
+    of_bytes = make_pairs(5)
+    pairs = Pairs(of_bytes.first, of_bytes.second, of_bytes.label)
+    batch = PairSampler(pairs, 5).draw()
+    assert torch.equal(batch.first, of_bytes.first / 255)
+    assert torch.equal(batch.second, of_bytes.second / 255)
+    assert torch.equal(PairSampler(pairs, 5, transform=lambda images: images - 1).draw().first, batch.first - 1)
+    assert PairSampler(batch, 5).draw().second.max() == 1
+
+
 def test_take_keeps_columns_together() -> None:
     taken = make_pairs(6).take(torch.tensor([5, 1]))
     assert len(taken) == 2

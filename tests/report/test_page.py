@@ -96,6 +96,15 @@ def test_no_number_of_a_run_stands_before_its_figure_in_the_headline(page, run) 
     assert "plain training 12 % , guided 12 % in the worst group" in text
 
 
+@pytest.mark.parametrize(("disagreement", "agree"), [(0.0, ": its pairs agree because everything does"), (None, "")])
+def test_a_run_that_gives_every_image_the_same_class_is_named(page, run, disagreement, agree) -> None:
+    before, after = run(), run("Guided (IPG)", "after", 0.0, 1.0, disagreement=disagreement, folder="guided")
+    constant = replace(after, result={**after.result, "metrics": {**after.metrics, "predicted_classes": 1}})
+    told = f'Guided (IPG) <span class="folder">guided</span> gives every test image the same class{agree}.'
+    assert f'<p class="warning">{told}</p>' in render(page(runs=[before, constant]))
+    assert "the same class" not in render(page(runs=[before, after]))
+
+
 def test_the_worst_group_stands_before_the_average(page) -> None:
     assert list(rows(render(page()), "results"))[:2] == ["Worst group", "Average"]
 

@@ -64,8 +64,12 @@ def test_a_run_from_before_an_option_goes_on_with_its_default(tmp_path: Path) ->
         (changed("config", epochs=4), "epochs was 3 and is now 4"),
         (changed("config", order="sum"), "order was None and is now 'sum'"),
         (changed("config", margin="gone"), "margin was 0.1 and is now None"),
-        (changed("data", table="xyz"), "its data was another (table)"),
-        (changed("data", pairs="xyz"), "its data was another (pairs)"),
+        (changed("data", table="xyz"), "images or labels have changed since it began"),
+        (changed("data", pairs="xyz"), "pairs have changed since it began"),
+        (
+            changed("data", pairs="xyz", held_out_pairs="xyz"),
+            "pairs and held-out pairs have changed since it began",
+        ),
         (changed("config", epochs=4, margin="0.5x"), "epochs was 3 and is now 4; margin was 0.1 and is now '0.5x'"),
     ],
 )

@@ -27,15 +27,18 @@ from ipg.words import listed, number_of
 if TYPE_CHECKING:
     from torch import nn
 
+    from ipg.data.table import ImageTable
     from ipg.training.materials import Materials
 
 __all__ = [
     "ConsoleListener", "command_line", "in_a_line", "in_their_order", "outputs_taken", "percent", "print_metrics",
-    "same_class", "shown_groups", "starts_anew", "varied", "watching",
+    "same_class", "shown_groups", "starts_anew", "unseen_groups", "varied", "watching",
 ]  # fmt: skip
 
 SPLITS = {"train": "training", "validation": "validation", "test": "test"}
 """Splits whose images are counted, and what these are called."""
+MOST_GROUPS = 4
+"""How many groups without an image are named."""
 RANDOM = "random weights"
 """As networks of timm say where they are from."""
 NO_ATTRIBUTE = ", all"
@@ -125,7 +128,7 @@ class ConsoleListener(Listener):
         before, self._same = self._same, row.get("validation", {}).get("predicted_classes") == 1
         if self._same and not before:  # once, not after every epoch
             pairs = "" if row["pair_disagreement"] is None else ", so agreement of pairs means nothing"
-            said = f"    every image gets the same class{pairs}: lower the rate"
+            said = f"    every image gets the same class{pairs}; if that stays so, ask ipg doctor"
             self.console.print(said, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
@@ -187,6 +190,22 @@ def outputs_taken(config: RunConfig, materials: Materials) -> str | None:
     if config.start is None or order_is_known(found_file(config, config.start), materials.model, classes):
         return None
     return f"{config.start}: outputs taken as {in_their_order(classes)}; its head is kept and has to have this order"
+
+
+def unseen_groups(config: RunConfig, table: ImageTable) -> str | None:
+    """What to say where the worst group of validation images decides and some groups have none; None elsewhere."""
+    asked = [f"--{name} worst_group" for name in ("selection", "decision") if getattr(config, name) == "worst_group"]
+    if not asked or "validation" not in table.splits:
+        return None
+    seen = set(table.group[table.indices("validation")].tolist())
+    unseen = [table.group_names[number] for number in sorted(set(table.group.tolist()) - seen)]
+    if not unseen:
+        return None
+    word, names = shown_groups(table.group_names)
+    more = [number_of(len(unseen) - MOST_GROUPS, f"more {word}")] if len(unseen) > MOST_GROUPS else []
+    named = "; ".join([printable(names[name]) for name in unseen[:MOST_GROUPS]] + more)
+    remedy = "; --selection pairs needs no groups" if config.selection == "worst_group" else ""
+    return f"no validation image is of {named}: {listed(asked)} cannot take them into account{remedy}"
 
 
 def in_their_order(classes: Sequence[str]) -> str:

@@ -54,9 +54,9 @@ def doctor(
         if home.done.exists():
             home.verify()
         failure = read_json(home.failure) if home.failure.exists() else None
-        return RunLog(config, rows, failure, classes=len(classes) if classes else None), (
-            "failed" if failure else "finished" if home.done.exists() else "unfinished"
-        )
+        state = "failed" if failure else "finished" if home.done.exists() else "unfinished"
+        number = len(classes) if classes else None
+        return RunLog(config, rows, failure, classes=number, unfinished=state == "unfinished"), state
 
     logs = [(str(folder), *read(folder)) for folder in runs]
     if as_json:

@@ -66,6 +66,7 @@ def predict(
     from ipg.cli.own_network import open_with
     from ipg.cli.progress import bar
     from ipg.prediction import find_images, predictions, write_predictions
+    from ipg.words import number_of
 
     classifier = open_with(run, network, device=device)
     found = find_images(images, data_path, path_column=path_column, usual=classifier.path_column)
@@ -77,8 +78,9 @@ def predict(
         said = predictions(classifier, found, batch=batch, progress=progress)
         counts = write_predictions(None if piped else output, classifier, said)
     read = sum(counts.classes.values())
-    there = f"{read + len(counts.errors):,} images are {'written' if piped else f'in {output}'}"
-    console.print(f"{read:,} of {there}", markup=False, soft_wrap=True)
+    where = "" if piped else f"; {output} has a line for each"
+    classified = f"{read:,} of {number_of(read + len(counts.errors), 'image')} classified{where}"
+    console.print(classified, markup=False, soft_wrap=True)
     for name, count in counts.classes.items():
         console.print(f"  {printable(name)}: {count:,}", markup=False, soft_wrap=True)
     if found.note:

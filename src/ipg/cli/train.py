@@ -54,7 +54,15 @@ def train(
 
     from rich.console import Console  # torch takes seconds to load: mistakes in the settings do not wait for it
 
-    from ipg.cli.console import in_a_line, outputs_taken, print_metrics, same_class, starts_anew, watching
+    from ipg.cli.console import (
+        in_a_line,
+        outputs_taken,
+        print_metrics,
+        same_class,
+        starts_anew,
+        unseen_groups,
+        watching,
+    )
     from ipg.evaluation.doctor.log import RunLog
     from ipg.evaluation.doctor.training import one_class_remedy, run_begun_again
     from ipg.evaluation.groups import is_constant
@@ -78,6 +86,7 @@ def train(
                 in_a_line(chosen, materials, folder),
                 starts_anew(chosen, materials.model),
                 outputs_taken(chosen, materials),
+                unseen_groups(chosen, materials.table),
             )
             listener.about = [note for note in told if note is not None]
             outcome = run(chosen, materials, folder=folder, listeners=listeners)

@@ -206,9 +206,10 @@ def _read_folders(place: Path, source: Source, reading: Reading) -> Listing:
     notes = [passed] if passed else []
     if tables := [name for name in files if "/" not in name and is_table(name)]:
         it = "it is" if len(tables) == 1 else "one of them is"
-        notes.append(
-            f"not read: {listed(tables)}; if {it} the table of these images, give its path in place of the folder's"
-        )
+        give = "give its path in place of the folder's"
+        if not place.is_dir():
+            give = f"unpack it and give its path, with --data-path {place}"
+        notes.append(f"not read: {listed(tables)}; if {it} the table of these images, {give}")
     return _listing(place, source, tuple(names), (label, classes), nothing, split, reading.split_seed, notes)
 
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -263,7 +263,7 @@ def load_study(path: Path, *, check_options: bool = True) -> Study:
     Those in methods' names and own options only where they are checked, which imports the methods.
     """
     content = read_toml(path, "study file")
-    problems = [f"unknown key {name!r}" for name in content if name not in _KEYS]
+    problems = [*_unknown(content, _KEYS, "under [base]")]
     if (decides := content.get("decides")) not in (None, *_DECIDE):
         problems.append(f"decides={decides!r}: expected one of {', '.join(_DECIDE)}")
     arms = content.get("arm")
@@ -285,6 +285,16 @@ def load_study(path: Path, *, check_options: bool = True) -> Study:
     return Study(path.stem, tuple(trials.values()), content.get("metrics_split", "test"), decides)
 
 
+def _unknown(given: Iterable[str], known: Sequence[str], home: str) -> Iterator[str]:
+    """What is wrong with names that are not known: settings of runs go elsewhere, others are none."""
+    settings = {setting.name for setting in fields(RunConfig)} - {"data", "seed"}  # here dataset and seeds
+    for name in given:
+        if name not in known:
+            yield f"unknown key {name!r}; " + (
+                f"settings go {home}" if name in settings else f"there are {listed(known)}"
+            )
+
+
 def arm_trials(
     study: str, content: Mapping[str, Any], arm: Mapping[str, Any], *, check_options: bool = True
 ) -> list[Trial]:
@@ -296,7 +306,7 @@ def arm_trials(
     if not isinstance(arm, dict):
         raise ConfigError(["expected a table"])
     settled = {"base": {}, "config": {}} | {k: v for k, v in content.items() if k in ("dataset", "seeds", "base")} | arm
-    problems = [f"unknown key {name!r}" for name in arm if name not in _ARM_KEYS]
+    problems = [*_unknown(arm, _ARM_KEYS, "into config = { … }")]
     problems += [f"lacks {name!r}" for name in ("dataset", "method", "protocol", "seeds") if name not in settled]
     problems += [f"{name} must be a table" for name in ("base", "config") if not isinstance(settled[name], dict)]
     if problems:

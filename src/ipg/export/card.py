@@ -105,8 +105,7 @@ def _use(classifier: Classifier, differences: Mapping[str, float], checked_on: i
     outputs = ", ".join(f"{number} {_plain(name)}" for number, name in enumerate(classifier.classes or ()))
     lines = [
         f"**Input**: float32 images in [0, 1], {kind}, of shape (B, {channels}, {height}, {width}) for any B; 8-bit "
-        f"images are divided by 255. Mean and standard deviation, where the network wants them taken off, are taken "
-        f"off inside: do not normalise."
+        f"images are divided by 255. The network normalises them itself where it needs that: do not normalise."
         + (f" Files were turned as EXIF says and {SQUARES[classifier.fit]}." if channels == 3 else ""),
         f"**Output**: logits of shape (B, {len(classifier.classes or ())}): {outputs}. Their softmax gives "
         f"probabilities.",

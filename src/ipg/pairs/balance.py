@@ -29,6 +29,7 @@ def deal(queues: Mapping[str, Tensor], count: int) -> Tensor:
         raise ValueError(f"count={count} is out of range: expected at least 1 pair")
     if count > available:
         groups = "; ".join(f"{name}: {size}" for name, size in sizes.items()) or "the split has no images"
-        raise ValueError(f"{count} pairs were asked for, but only {available} can be made ({groups})")
+        remedy = f"; ask for {available} or fewer" if available else ""
+        raise ValueError(f"{count} pairs were asked for, but only {available} can be made ({groups}){remedy}")
     turn = torch.cat([torch.arange(size) for size in sizes.values()])
     return torch.cat(list(queues.values()))[turn.argsort(stable=True)[:count]]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from torch import Tensor
 
 from ipg.data.cache import cached_images
@@ -25,6 +26,8 @@ __all__ = ["Keep", "Masks", "agreed", "margin"]
 
 Keep = Literal["object", "scene"]
 """What the label is of, and both members of a pair therefore show."""
+SIDEWAYS = (5, 6, 7, 8)
+"""The orientations of EXIF that swap width and height."""
 MARGIN = 3
 """Pixels of 224 by which the edge of an object may be off: shadows, soft edges."""
 
@@ -57,13 +60,17 @@ class Masks:
         try:
             data = self.source.read(found)
             mask = torch.from_numpy(decode(data, size=self.size, fit=self.listing.fit)[0]).float() / 255
-            of_mask, of_image = _size(data), _size(self.listing.source.read(name))
+            (*of_mask, _), (*of_image, turned) = _size(data), _size(self.listing.source.read(name))
         except DataError as error:
             raise DataError(f"the mask {found} in {self.source.place} cannot be read: {error}") from error
         if of_mask != of_image:
+            exif, remedy = "", "bring it to the size of the image"
+            if turned:
+                exif = " when turned as its EXIF says"
+                remedy = "turn the mask as well" if of_mask == of_image[::-1] else remedy
             raise DataError(
-                f"the mask {found} has {of_mask[0]} x {of_mask[1]} pixels, its image {of_image[0]} x {of_image[1]}; "
-                f"bring it to the size of the image"
+                f"the mask {found} has {of_mask[0]} x {of_mask[1]} pixels, its image {of_image[0]} x {of_image[1]}"
+                f"{exif}; {remedy}"
             )
         if not bool((mask > 0.5).any()):
             raise DataError(f"the mask {found} in {self.source.place} is black: it shows no object")
@@ -135,9 +142,18 @@ def agreed(masks: Masks, keep: Keep | str) -> Callable[[Pair], Tensor | None]:
     return region
 
 
-def _size(data: bytes) -> tuple[int, int]:
+def _size(data: bytes) -> tuple[int, int, bool]:
+    """Width and height of an image as `decode` turns it, and whether that swaps them."""
     try:
         with Image.open(io.BytesIO(data)) as image:
-            return image.size
+            width, height = image.size
+            turned = width != height and _orientation(image) in SIDEWAYS
     except Exception as error:  # of Pillow's parsers
         raise DataError(str(error)) from error
+    return (height, width, True) if turned else (width, height, False)
+
+
+def _orientation(image: Image.Image) -> object:
+    with suppress(Exception):  # damaged EXIF says nothing about the rotation
+        return image.getexif().get(ExifTags.Base.Orientation)
+    return None

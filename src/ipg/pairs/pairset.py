@@ -63,7 +63,12 @@ class PairSet:
 
     def batch(self, rows: Tensor | slice) -> Pairs:
         """The given pairs as a batch of float images in [0, 1]."""
-        return Pairs(self.first[rows].float() / 255, self.second[rows].float() / 255, self.label[rows])
+        return Pairs(_as_floats(self.first[rows]), _as_floats(self.second[rows]), self.label[rows])
+
+
+def _as_floats(images: Tensor) -> Tensor:
+    """Bytes as floats from 0 to 1."""
+    return images.float() / 255
 
 
 class PairSampler:
@@ -73,7 +78,7 @@ class PairSampler:
     goes on into the next.
 
     Args:
-        pairs: a `PairSet`, or `Pairs` of float images.
+        pairs: a `PairSet`, or `Pairs`; images of bytes are drawn as floats from 0 to 1.
         batch_size: pairs a batch.
         seed: of the order. With equal seeds two samplers draw the same batches.
         part: (index, count) of this process among those that train together: of every batch it draws its shard.
@@ -140,6 +145,8 @@ class PairSampler:
             batch = pairs.batch(own)
         else:
             batch = Pairs(pairs.first[own], pairs.second[own], pairs.label[own])
+            if batch.first.dtype == torch.uint8:
+                batch = replace(batch, first=_as_floats(batch.first), second=_as_floats(batch.second))
         if self.transform is not None:
             batch = replace(batch, first=self.transform(batch.first), second=self.transform(batch.second))
         return replace(batch, total=len(rows)) if count > 1 else batch

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ipg.evaluation.groups import is_constant
 from ipg.report import figures
 from ipg.report.html import inline, rendered, write_page
 from ipg.report.results import card, compared, headline, short, table
@@ -93,6 +94,7 @@ def render(data: PageData) -> str:
         group="group" if data.grouped else "class",
         headline=headline(two, [slots[i] for i in chosen]),
         cards=[card(data.runs[i], i, slots[i], bars) for i in chosen],
+        constant=[run for run in data.runs if is_constant(run.metrics)],
         left_out={
             "cards": _left_out(data.runs, [run.name for run in two]),
             "pairs": _left_out(data.runs, pair_bars.runs),

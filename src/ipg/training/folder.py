@@ -24,6 +24,7 @@ from ipg.files import leftovers, make_private, write_json, write_jsonl
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
+from ipg.words import listed
 
 __all__ = ["FILES", "FIRST_STAGE", "MODEL", "FolderError", "RunFolder", "same_setting"]
 
@@ -38,6 +39,12 @@ FIRST_STAGE = "first_stage"
 """The folder inside a run's own in which the run that comes before it lives."""
 FILES = ("data", "pairs", "weights", "start", "masks")
 """Settings that may name files, which have several names: what they hold is compared by its digests."""
+CONTENT = {
+    "table": "images or labels",
+    "held_out_pairs": "held-out pairs",
+    "network": "the layers of the network",
+}
+"""What digests are of, in words, where that is not their name."""
 
 
 class RunFolder:
@@ -106,8 +113,9 @@ class RunFolder:
         keys = [key for key in {**old["config"], **now} if not same_setting(key, before.get(key), there, now.get(key))]
         differing = [f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in keys]
         if not differing and old["data"] != identity["data"]:
-            changed = [key for key in identity["data"] if old["data"].get(key) != identity["data"][key]]
-            differing = [f"its data was another ({', '.join(changed)})"]
+            then, now = old["data"], identity["data"]
+            changed = [key for key in {**then, **now} if then.get(key) != now.get(key)]
+            differing = [f"{listed(CONTENT.get(key, key) for key in changed)} have changed since it began"]
         if differing and (self.checkpoint.exists() or self.done.exists()):
             further = f" To train it further, go on from it in another: --from {self.path}."
             raise FolderError(

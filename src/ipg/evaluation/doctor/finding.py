@@ -38,7 +38,9 @@ Check = Callable[[RunLog], Finding | None]
 
 
 def longer(log: RunLog) -> str:
-    """How to train longer: the folder of a finished run is not gone on with."""
+    """How to train longer: the folder of a finished run is not gone on with; one that is not finished has time left."""
+    if log.unfinished:
+        return f"let it run to its end ({log.epochs} of {log.config.get('epochs', 'its')} epochs are done)"
     return (
         f"train longer (more --epochs than {log.config.get('epochs', 'these')}, or --from this run's folder to go on "
         f"from its network; both with another --output)"

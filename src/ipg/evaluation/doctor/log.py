@@ -24,6 +24,8 @@ class RunLog:
     """As in `failure.json`."""
     classes: int | None = None
     """How many the data has; by the names of the validation groups where not given."""
+    unfinished: bool = False
+    """Whether there is more to come: the run goes on, or was stopped and can."""
 
     def of_steps(self, name: str) -> list[float]:
         """The means by epoch of a value that steps log; empty where the method does not log it."""

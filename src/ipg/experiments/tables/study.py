@@ -155,10 +155,12 @@ class StudyTable:
     def notes(self) -> list[str]:
         """What a reader has to know, in sentences."""
         lost = unmeasured_text((line.name, line.unmeasured, line.seeds) for line in self.lines)
+        quoted = any(map(self._quoted, self.metrics))
+        difference = "Difference: ours less the paper's, in points. " if quoted else ""
         return [
             f"{self.shared} In percent on the split `{self.split}`, mean ± standard deviation (n − 1) over seeds, with "
-            "the 95 % interval of the mean (percentile bootstrap over seeds, always the same draws). Difference: ours "
-            "less the paper's, in points. Accuracy, reweighted: groups in the proportions of the training images. "
+            "the 95 % interval of the mean (percentile bootstrap over seeds, always the same draws). "
+            f"{difference}Accuracy, reweighted: groups in the proportions of the training images. "
             f"Collapsed: {collapse_text(sum(line.broke_off for line in self.lines))}.",
             *([lost] if lost else []),
             *([self._comparison()] if self.compared else []),
