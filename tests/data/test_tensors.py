@@ -46,6 +46,10 @@ def test_floats_become_the_nearest_bytes() -> None:
         ({"train": (IMAGES, LABEL[:3])}, r"train labels must be of shape \(4,\), one an image, got \(3,\)"),
         ({"train": (IMAGES, LABEL.float())}, r"train labels must be whole numbers, got torch\.float32; use \.long"),
         ({"train": (IMAGES, LABEL - 1)}, "train labels must be numbered from 0, got -1"),
+        (
+            {"train": (torch.zeros(4, 8, 8, 3), LABEL)},
+            r"\(4, 8, 8, 3\) with the channels last; use .*permute\(0, 3, 1, 2\)",
+        ),
         ({"train": (IMAGES[0], LABEL)}, r"train images must be of shape \(N, C, H, W\), got \(3, 2, 2\)"),
         ({"train": (IMAGES.float(), LABEL)}, "floats from 0 to 1, got 0 to 47; leave a normalisation to the network"),
         ({"train": (IMAGES.long(), LABEL)}, r"bytes \(uint8\) or floats from 0 to 1, got torch\.int64"),

@@ -17,6 +17,8 @@ __all__ = ["as_bytes", "table_of"]
 
 EXPECTED = 'expected {"train": (images, labels), "test": (images, labels)}'
 COLUMNS = ("images", "labels", "attributes")
+CHANNELS = 4
+"""The most that images have; more in their place, and few in the last, are heights."""
 
 
 def table_of(data: Mapping[str, Sequence[Any]], name: str = "tensors") -> ImageTable:
@@ -68,6 +70,11 @@ def as_bytes(images: Any, what: str) -> Tensor:
     found = torch.as_tensor(images)
     if found.ndim != 4:
         raise DataError(f"{what} must be of shape (N, C, H, W), got {tuple(found.shape)}")
+    if found.shape[-1] <= CHANNELS < found.shape[1]:
+        raise DataError(
+            f"{what} must be of shape (N, C, H, W), got {tuple(found.shape)} with the channels last; use "
+            f"torch.as_tensor(images).permute(0, 3, 1, 2)"
+        )
     if found.dtype == torch.uint8:
         return found.cpu()
     if not found.is_floating_point():
