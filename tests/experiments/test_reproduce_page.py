@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.reproduce.rows import measure
 from ipg.experiments.reproduce.run import main
 from ipg.files import write_jsonl
+
+DRAWS_THE_SAME = tuple(map(int, version("matplotlib").split(".")[:2])) >= (3, 11)
+"""Whether figures come out as those beside the page, to the letter: earlier releases write other paths."""
 
 
 @pytest.fixture
@@ -66,7 +70,8 @@ def test_the_projects_own_page_is_what_its_rows_give(repo_root: Path) -> None:
     page = repo_root / "docs" / "results.md"
     given = filled_page(page, repo_root / "results")
     assert [path.name for path in given if not path.is_file()] == []
-    assert [path.name for path, text in given.items() if path.read_text(encoding="utf-8") != text] == []
+    same = {path: text for path, text in given.items() if path == page or DRAWS_THE_SAME}
+    assert [path.name for path, text in same.items() if path.read_text(encoding="utf-8") != text] == []
     assert stale(page, given) == []
     assert all(f"<!-- reproduce:{name} -->" in given[page] for name in reproduce_plan.names())
 
