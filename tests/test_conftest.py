@@ -84,6 +84,7 @@ def test_a_module_that_skips_as_a_whole_is_seen(session: pytest.Pytester) -> Non
     assert session.runpytest().ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+@pytest.mark.slow
 def test_several_processes_see_the_same(session: pytest.Pytester) -> None:
     session.makepyfile(test_some=SKIPPING, test_whole=SKIPPING_MODULE)
     result = session.runpytest_subprocess("-n", "2", "-W", "default")

@@ -45,7 +45,9 @@ def through_a_compiled_network(one_epoch: Callable[..., Outcome]) -> Callable[..
     return run
 
 
-@pytest.mark.parametrize("order", [ABLE, ABLE[::-1]], ids=["in order", "in reverse"])
+@pytest.mark.parametrize(
+    "order", [pytest.param(ABLE, id="in order"), pytest.param(ABLE[::-1], id="in reverse", marks=pytest.mark.slow)]
+)
 @pytest.mark.filterwarnings("ignore")  # that torch gives of itself while it traces
 @pytest.mark.usefixtures("one_thread")
 def test_methods_one_after_the_other(

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from ipg.models.small import _convolved
 
 
-@pytest.mark.parametrize("cases", ["fused_cases.py", pytest.param("frozen_norm_cases.py", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", ["fused_cases.py", "frozen_norm_cases.py"])
 def test_kernels(cases: str) -> None:
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
