@@ -184,7 +184,7 @@ def test_the_gap_of_equal_groups_is_zero_and_of_one_group_none(page, run) -> Non
 def test_flips_say_who_changes_and_mark_wrong_answers(page) -> None:
     made = render(page())
     text = Reader(made).text
-    assert "plain training changes its answer on 3 of the 3, guided changes its answer on 0 of the 3." in text
+    assert "plain training changes its answer on 3 of 3, guided changes its answer on 0 of 3." in text
     assert made.count('<td class="wrong">✗ shoe</td>') == 3
     assert made.count("<td>garment</td>") == 9
 
