@@ -72,8 +72,7 @@ class Guidance:
             keeps it in eval mode everywhere, whatever `model.train()` says, until `close` or until this object is
             gone: advised for pretrained networks.
         head: the linear layer that makes the logits, where it is not found by itself.
-        scaler: the GradScaler of an fp16 run. `step` scales, steps and updates with it; after `rescale` its step and
-            update for the task are yours.
+        scaler: the GradScaler of an fp16 run; `step` steps and updates it, after `rescale` both are yours.
         autocast: dtype in which the pair batch runs through the model, e.g. torch.bfloat16; None runs it as the
             surrounding code would.
         distance: "rationale" (the method), "features" or "logits" (for studies).

@@ -155,12 +155,12 @@ def _mean(arm: Arm, metric: str) -> float:
 
 def _timing(arms: Sequence[Arm]) -> str:
     """What the times are, and what of."""
-    plain_arms = [arm for arm in arms if arm.method == "erm"]
-    if all(_times(arm, plain_arms) == NONE for arm in arms):
+    erm = [arm for arm in arms if arm.method == "erm"]
+    if all(_times(arm, erm) == NONE for arm in arms):
         return "*Time*: not measured yet."
     told = "*Time*: how long a trial takes beside ERM's in the same study, with its evaluations, without compiling"
     if timed := [row for arm in arms for row in arm.timed]:
-        plain = next((arm.timed for arm in arms if arm.method == "erm" and arm.timed), ())
+        plain = next((arm.timed for arm in erm if arm.timed), ())
         length = f" (ERM: {short(statistics.median(known))} s)" if (known := _seconds(plain)) else ""
         seeds = number_of(len({row["seed"] for row in timed}), "seed")
         return (
