@@ -22,12 +22,15 @@ class Runs:
     def __init__(self) -> None:
         self.asked: list[tuple[int, int, bool]] = []
         self.breaks = False
+        self.preparing: list[float] = []
+        """Seconds of the runs to come; none beyond."""
 
     def __call__(self, trial: Trial, *, metrics_split: str, folder: Path | None, tell: Any) -> dict[str, Any]:
         self.asked.append((trial.seed, trial.config.epochs, folder is not None))
         if self.breaks and folder is None:
             raise ValueError("no luck")
-        return {"key": trial.key, "seed": trial.seed, "split": metrics_split}
+        preparing = self.preparing.pop(0) if self.preparing else 0.0
+        return {"key": trial.key, "seed": trial.seed, "split": metrics_split, "preparing_seconds": preparing}
 
 
 @pytest.fixture
@@ -75,3 +78,24 @@ def test_a_cpu_has_nothing_to_make_ready(
     for trial in trials(stubs):
         job.attempt(trial, lambda share: None)
     assert [epochs for _, epochs, _ in runs.asked] == [5, 5, 5]
+
+
+def test_a_trial_that_had_more_to_prepare_runs_once_more(
+    runs: Runs, stubs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on("cuda", monkeypatch)
+    runs.preparing = [30.0, 7.8, 0.3, 0.2]
+    job = Job({"stub": Store(tmp_path)}, "test", timed.run_timed)
+    for trial in trials(stubs)[:2]:
+        job.attempt(trial, lambda share: None)
+    assert runs.asked == [(0, 1, False), (0, 5, True), (0, 5, False), (1, 5, True)]
+    assert [row["preparing_seconds"] for row in read_rows(tmp_path / "trials.jsonl")] == [0.3, 0.2]
+
+
+def test_a_trial_that_always_has_more_to_prepare_is_not_run_for_ever(
+    runs: Runs, stubs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on("cuda", monkeypatch)
+    runs.preparing = [9.0] * 9
+    Job({"stub": Store(tmp_path)}, "test", timed.run_timed).attempt(trials(stubs)[0], lambda share: None)
+    assert len(runs.asked) == 3

@@ -28,8 +28,8 @@ from ipg.experiments.study import ADDED, ON_PAIRS, Study, Trial, own_options
 from ipg.restarts import rate_after
 
 __all__ = [
-    "Arm", "Figure", "Spread", "arms_of", "broke_off", "collapsed", "figure_of", "is_timed", "published", "run_of",
-    "same_run", "spread", "training_seconds", "unmeasured", "went_wrong",
+    "Arm", "Figure", "Spread", "arms_of", "broke_off", "collapsed", "figure_of", "is_cold", "is_timed", "published",
+    "run_of", "same_run", "spread", "training_seconds", "unmeasured", "went_wrong",
 ]  # fmt: skip
 
 Row = Mapping[str, Any]
@@ -129,9 +129,18 @@ def training_seconds(row: Row) -> float | None:
     first of its data in a process, which loads libraries and tries algorithms besides. Rows from before that was noted
     are known by how long they were prepared.
     """
-    preparing = float(row.get("preparing_seconds") or 0.0)
-    cold = row.get("first", False) or preparing > COLD_SECONDS
-    return None if cold or broke_off(row) or not is_timed(row) else float(row["seconds"]) - preparing
+    if is_cold(row) or broke_off(row) or not is_timed(row):
+        return None
+    return float(row["seconds"]) - _preparing_seconds(row)
+
+
+def is_cold(row: Row) -> bool:
+    """Whether the row's trial was the first of its data in its process, or took as long to prepare as such a one."""
+    return bool(row.get("first", False)) or _preparing_seconds(row) > COLD_SECONDS
+
+
+def _preparing_seconds(row: Row) -> float:
+    return float(row.get("preparing_seconds") or 0.0)
 
 
 def went_wrong(row: Row) -> bool:
