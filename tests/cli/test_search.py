@@ -45,7 +45,9 @@ def test_a_search_says_how_it_goes_and_what_it_found(searched: tuple[Path, str])
     folder, out = searched
     lines = " ".join(out.split())
     assert lines.startswith("bars-ipg: 2 trials, 0 done [1/2] trial 0: alpha 0.")
-    assert "(worst_group) Report: " in lines
+    values = [json.loads(line)["value"] for line in (folder / "trials.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert all(f": {100 * value:.1f} % in " in lines for value in values)
+    assert f", {100 * max(values):.1f} % (worst_group) Report: " in lines
     assert {"best.toml", "report.html", "history.svg", "search.journal", "trials.jsonl"} <= {
         file.name for file in folder.iterdir()
     }

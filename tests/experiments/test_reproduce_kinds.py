@@ -147,7 +147,7 @@ def test_the_small_version_of_a_search_is_called_by_its_data(place: Place, tmp_p
     found = load_reproduction("hyperparameters", quick=True)
     home = tmp_path / "out" / "hyperparameters-quick" / "rows" / "hyperparameters" / "colored_mnist"
     home.mkdir(parents=True)
-    origin = "# ipg on …: the best of 3 trials of `ipg search`.\n# Best: trial 1, 0.6250 (alpha 0.3).\n"
+    origin = "# ipg on …: the best of 3 trials of `ipg search`.\n# Best: trial 1, 62.50 % (alpha 0.3).\n"
     (home / "best.toml").write_text(f'{origin}data = "colored_fashion_noisy"\nalpha = 0.3\n', encoding="utf-8")
     table = search_table(found, home.parent)
     (line,) = table.lines  # none of the paper's, which is of other data

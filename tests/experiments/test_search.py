@@ -89,8 +89,8 @@ def test_a_search_finds_the_same_again_and_its_file_trains(base: RunConfig, tmp_
     file = tmp_path / "one" / BEST
     config = load_config(file)
     assert config == found.config.with_changes(seed=0, device="auto")
-    assert f"# Best: trial {found.best.number}, {found.best.value:.4f}" in file.read_text(encoding="utf-8")
-    assert origin_of(file.read_text(encoding="utf-8")) == (3, round(found.best.value, 4))
+    assert f"# Best: trial {found.best.number}, {100 * found.best.value:.2f} % (" in file.read_text(encoding="utf-8")
+    assert origin_of(file.read_text(encoding="utf-8")) == (3, round(100 * found.best.value, 2) / 100)
     assert origin_of("alpha = 0.3\n") == (None, None)
     with pytest.raises(ValueError, match="there is no search called another to go on with"):
         search(replace(plan, name="another"), tmp_path / "one", workers=1, console=quiet(), resume=True)
@@ -179,7 +179,7 @@ def test_nan_never_stops_a_search(base: RunConfig, tmp_path: Path) -> None:
     assert states == {1e-3: "complete", 1e30: "wrong"}
     assert found.config.learning_rate == 1e-3
     assert isinstance(said.file, io.StringIO)
-    assert "went wrong, counted as 0: the loss is NaN or infinite" in said.file.getvalue()
+    assert "went wrong, counted as 0 %: the loss is NaN or infinite" in said.file.getvalue()
     assert "the loss is NaN or infinite" in (tmp_path / BEST).read_text(encoding="utf-8")
 
 

@@ -92,10 +92,10 @@ def test_the_file_is_the_configuration(plan: Plan, tmp_path: Path) -> None:
     assert "# Commit abc; a machine; torch 2.8." in text
     assert text.endswith(
         "# All trials:\n"
-        "#      0  0.2500  weight 0.5, batch 64\n"
-        "#      1  0.7500  weight 1.5, batch 64\n"
-        "#      2  0.7500  weight 2.5, batch 64  as trial 1\n"
-        "#      3  0.0000  weight 3.5, batch 64  it collapsed\n"
-        "#      4  –       weight 4.5, batch 64  failed\n"
-        "#      5  0.1000  weight 5.5, batch 64  pruned\n"
+        "#      0   25.00 %  weight 0.5, batch 64\n"
+        "#      1   75.00 %  weight 1.5, batch 64\n"
+        "#      2   75.00 %  weight 2.5, batch 64  as trial 1\n"
+        "#      3    0.00 %  weight 3.5, batch 64  it collapsed\n"
+        "#      4         –  weight 4.5, batch 64  failed\n"
+        "#      5   10.00 %  weight 5.5, batch 64  pruned\n"
     )

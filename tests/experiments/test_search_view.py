@@ -56,21 +56,21 @@ def test_every_way_a_trial_can_end(view: SearchView) -> None:
         view.started(trial(number))
         view.ended(trial(number), ended)
     lines = said(view)
-    assert lines[0] == "[1/6] trial 1: alpha 0.25: 0.4000 in 2.0 s"
-    assert lines[1] == "[2/6] trial 2: alpha 0.25: 0.7500 in 2.0 s, the best so far"
-    assert lines[2] == "[3/6] trial 3: alpha 0.25: went wrong, counted as 0: it collapsed"
-    assert lines[3] == "[4/6] trial 4: alpha 0.25: 0.2500 after 2 epochs, behind the median: given up in 2.0 s"
+    assert lines[0] == "[1/6] trial 1: alpha 0.25: 40.0 % in 2.0 s"
+    assert lines[1] == "[2/6] trial 2: alpha 0.25: 75.0 % in 2.0 s, the best so far"
+    assert lines[2] == "[3/6] trial 3: alpha 0.25: went wrong, counted as 0 %: it collapsed"
+    assert lines[3] == "[4/6] trial 4: alpha 0.25: 25.0 % after 2 epochs, behind the median: given up in 2.0 s"
     assert lines[4].startswith("[4/6] trial 5: alpha 0.25: failed: RuntimeError: no (see ")
-    assert bar(view).startswith("best 0.7500 (trial 2), 4 of 6 done, 0 running, 1 given up, 1 went wrong, 1 failed")
+    assert bar(view).startswith("best 75.0 % (trial 2), 4 of 6 done, 0 running, 1 given up, 1 went wrong, 1 failed")
 
 
 def test_what_runs_is_counted(view: SearchView) -> None:
     view.started(trial(1))
     view.moved(trial(1).key, 0.0)
     view.moved(trial(1).key, 0.5)
-    assert bar(view).startswith("best 0.5000 (trial 0), 0 of 6 done, 1 running")
+    assert bar(view).startswith("best 50.0 % (trial 0), 0 of 6 done, 1 running")
     view.ended(trial(1), Ended("", "elsewhere"))
-    assert bar(view).startswith("best 0.5000 (trial 0), 0 of 6 done")
+    assert bar(view).startswith("best 50.0 % (trial 0), 0 of 6 done")
     assert said(view) == []
 
 
@@ -82,4 +82,4 @@ def test_a_terminal_shows_it(tmp_path: Path) -> None:
         view._bars.refresh()
     file = console.file
     assert isinstance(file, io.StringIO)
-    assert "best 0.9000 (trial 0), 1 of 2 done" in file.getvalue()
+    assert "best 90.0 % (trial 0), 1 of 2 done" in file.getvalue()

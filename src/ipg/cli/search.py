@@ -103,6 +103,7 @@ def search(
     from ipg.experiments.search.result import OBJECTIVES
     from ipg.experiments.search.run import BEST, make_plan
     from ipg.experiments.search.run import search as run
+    from ipg.experiments.search.trial import in_percent
     from ipg.report.html import check_page
     from ipg.report.search_page import write_search
     from ipg.words import are, number_of
@@ -130,6 +131,6 @@ def search(
         )
     if found.best is None:
         raise ValueError(f"no trial has a value; why not stands in {page}")
-    typer.echo(f"Best: trial {found.best.number}, {found.best.value:.4f} ({plan.objective})")
+    typer.echo(f"Best: trial {found.best.number}, {in_percent(found.best.value)} ({plan.objective})")
     typer.echo(f"Report: {page}")
     typer.echo(f"Train with it: ipg train --config {shlex.quote(str(folder / BEST))}")

@@ -14,7 +14,7 @@ from ipg.config import RunConfig
 from ipg.experiments.search.objective import Objective
 from ipg.experiments.search.plan import Plan, Tried
 from ipg.experiments.search.space import configure, describe
-from ipg.experiments.search.trial import WORST, in_words
+from ipg.experiments.search.trial import WORST, in_percent, in_words
 from ipg.experiments.study import ELSEWHERE
 from ipg.files import write_text
 from ipg.words import number_of
@@ -106,7 +106,7 @@ def _origin(found: Found) -> Iterator[str]:
     yield f"Sampler {plan.sampler}, seed {plan.base.seed}, which all trials were trained with."
     yield f"Maximised: {OBJECTIVES[plan.objective]}, at the epoch that a run keeps."
     yield "The search had no test images: they were taken out of the data before it began."
-    yield f"Best: trial {best.number}, {best.value:.4f} ({in_words(best.settings)})."
+    yield f"Best: trial {best.number}, {in_percent(best.value, 2)} ({in_words(best.settings)})."
     other = found.best_without_groups
     if plan.objective != "pairs" and other is not None:
         yield f"By the rule without group labels ({OBJECTIVES['pairs']}): trial {other.number}."
@@ -119,13 +119,14 @@ def _origin(found: Found) -> Iterator[str]:
 def origin_of(text: str) -> tuple[int | None, float | None]:
     """How many trials had ended when a file of `to_toml` was written, and what the best was worth; None of others."""
     ended = re.search(r"^# .*: the best of ([\d,]+) trials? of `ipg search`\.$", text, re.MULTILINE)
-    best = re.search(r"^# Best: trial \d+, (\d\.\d+) ", text, re.MULTILINE)
-    return ended and int(ended[1].replace(",", "")), best and float(best[1])
+    best = re.search(r"^# Best: trial \d+, ([\d.]+) (% )?", text, re.MULTILINE)  # a fraction in earlier files
+    worth = best and float(best[1]) / (100 if best[2] else 1)
+    return ended and int(ended[1].replace(",", "")), worth
 
 
 def _trials(found: Found) -> Iterator[str]:
     for trial in found.trials:
-        value = "–     " if trial.value is None else f"{trial.value:.4f}"
+        value = f"{in_percent(trial.value, 2):>8}"
         twin = trial.about.get("as")
         notes = {"complete": "" if twin is None else f"  as trial {twin}", "wrong": f"  {trial.about.get('error')}"}
         yield f"{trial.number:>4}  {value}  {in_words(trial.settings)}{notes.get(trial.state, f'  {trial.state}')}"

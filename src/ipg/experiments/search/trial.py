@@ -20,7 +20,7 @@ from ipg.training.loop import Outcome, settled, train
 from ipg.training.materials import gather
 from ipg.training.provenance import provenance
 
-__all__ = ["WORST", "SearchTrial", "in_words", "limits", "run_search_trial"]
+__all__ = ["WORST", "SearchTrial", "in_percent", "in_words", "limits", "run_search_trial"]
 
 WORST = 0.0
 """The value of settings with which training collapses or runs into NaN: no accuracy is below it."""
@@ -55,6 +55,11 @@ class SearchTrial(Trial):
 def in_words(settings: Mapping[str, Any]) -> str:
     """Settings in a line: `alpha 0.31, tau 0`."""
     return ", ".join(f"{name} {f'{v:.4g}' if isinstance(v, float) else v}" for name, v in settings.items())
+
+
+def in_percent(value: float | None, digits: int = 1) -> str:
+    """What settings are worth, as people are told it; a dash where it was not measured."""
+    return "–" if value is None else f"{100 * value:.{digits}f} %"
 
 
 def limits(curves: Sequence[Sequence[float]], epochs: int) -> tuple[float | None, ...]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from ipg.experiments.attempt import Ended
 from ipg.experiments.progress import View, duration
 from ipg.experiments.search.plan import Tried
-from ipg.experiments.search.trial import WORST, SearchTrial
+from ipg.experiments.search.trial import WORST, SearchTrial, in_percent
 from ipg.experiments.store import Store
 from ipg.experiments.study import Trial
 from ipg.words import number_of
@@ -46,19 +46,20 @@ class SearchView(View):
     def _count(self, trial: SearchTrial, row: dict[str, Any]) -> str:
         """Take in what a trial is worth; what to say of it."""
         value, took = row["value"], f"in {row['seconds']:.1f} s"
+        worth = in_percent(value)
         if row["state"] == "wrong":
             self.wrong += 1
-            return f"went wrong, counted as {value:g}: {row['error']}"
+            return f"went wrong, counted as {100 * value:g} %: {row['error']}"
         if row["state"] == "pruned":
             self.pruned += 1
-            return f"{value:.4f} after {number_of(len(row['curve']), 'epoch')}, behind the median: given up {took}"
+            return f"{worth} after {number_of(len(row['curve']), 'epoch')}, behind the median: given up {took}"
         is_best = value is not None and value > (WORST if self.best is None else self.best[0])
         if is_best:
             self.best = value, trial.number
-        return f"{value:.4f} {took}" + (", the best so far" if is_best else "")
+        return f"{worth} {took}" + (", the best so far" if is_best else "")
 
     def _refresh(self) -> None:
-        parts = [] if self.best is None else [f"best {self.best[0]:.4f} (trial {self.best[1]})"]
+        parts = [] if self.best is None else [f"best {in_percent(self.best[0])} (trial {self.best[1]})"]
         parts += [f"{self.done} of {self.missing} done", f"{len(self._running)} running"]
         counts = {"given up": self.pruned, "went wrong": self.wrong, "failed": self.failed}
         parts += [f"{count} {what}" for what, count in counts.items() if count]
