@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ipg.config import RunConfig
-from ipg.experiments.arms import OF_CORRECTIONS, arms_of, run_of, same_run
+from ipg.experiments.arms import OF_CORRECTIONS, OF_RESCALING, arms_of, run_of, same_run
 from ipg.experiments.study import Study, Trial
 from ipg.experiments.trial import run_trial
 
@@ -88,5 +88,17 @@ def test_settings_of_corrections_part_no_runs_without_pairs(trial: Callable[...,
         assert not same_run(as_row(trial("ipg")), trial("ipg", **{name: value}))
 
 
+def test_settings_of_the_rescaling_part_no_runs_that_do_not_rescale(trial: Callable[..., Trial]) -> None:
+    told = {"alpha": 0.5, "tau": 0.5, "floor": 0.1, "strict": True}
+    for method in ("joint", "joint_weighted", "cggd", "pair_augmentation"):
+        assert same_run(as_row(trial(method)), trial(method, **told))
+        assert run_of(trial(method)) == run_of(trial(method, **told))
+        assert not same_run(as_row(trial(method)), trial(method, margin="0.1", pair_batch=128))
+        following = as_row(trial(method, every="auto"))  # a pace by tau, with every * alpha below 1
+        assert same_run(following, trial(method, every="auto"))
+        assert not same_run(following, trial(method, every="auto", **told))
+
+
 def test_what_corrections_depend_on_is_a_setting_of_a_run() -> None:
     assert set(RunConfig().flat()) >= OF_CORRECTIONS
+    assert OF_CORRECTIONS >= OF_RESCALING

@@ -20,7 +20,7 @@ from ipg.evaluation import groups
 from ipg.evaluation.groups import predict
 from ipg.experiments import trial as trials
 from ipg.experiments.arms import collapsed, same_run, unmeasured, went_wrong
-from ipg.experiments.study import Trial
+from ipg.experiments.study import ON_PAIRS, Trial
 from ipg.experiments.trial import _pack, run_trial
 from ipg.guidance import CollapseError, NonFiniteError
 from ipg.training import loop
@@ -281,6 +281,16 @@ def test_a_row_is_of_the_same_run_as_its_trial(trial: Callable[..., Trial], meth
     one = trial(method)
     assert one.config.model is None
     assert same_run({**run_trial(one), "key": "of another study"}, one)
+
+
+@pytest.mark.parametrize("method", sorted(ON_PAIRS - {"ipg", "ipg_ablated", "continuous"}))
+def test_methods_that_do_not_rescale_train_alike_whatever_is_said_of_it(
+    trial: Callable[..., Trial], method: str
+) -> None:
+    model = {"model": "linear"} if method == "ncm" else {}
+    told = {"alpha": 0.8, "tau": 0.5, "floor": 0.1, "strict": True}
+    plain, other = (run_trial(trial(method, every=1, **model, **settings)) for settings in ({}, told))
+    assert (plain["predictions"], plain["metrics"]) == (other["predictions"], other["metrics"])
 
 
 @pytest.mark.parametrize("breaks_off", [False, True])

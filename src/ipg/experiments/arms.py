@@ -268,6 +268,8 @@ OF_CORRECTIONS = frozenset(
     ("pair_batch", "alpha", "tau", "margin", "every", "floor", "distance", "strict", "jitter", "restarts")
 )
 """Settings that nothing but what is done with pairs depends on."""
+OF_RESCALING = frozenset(("alpha", "tau", "floor", "strict"))
+"""Settings that nothing but the rescaling of the task's gradient depends on, at a pace that is fixed."""
 _IPG_BY_SETTINGS = ("continuous", "ipg_ablated")
 
 
@@ -275,10 +277,12 @@ def _comes_to(method: str, settings: Mapping[str, Any]) -> tuple[str, Mapping[st
     """The method and settings of the same run in plain words.
 
     Continuous correction is IPG with tau 0 and `>=`, whatever it is told; the ablated IPG with nothing ablated is IPG.
-    Methods that use no pairs have none of the settings of corrections.
+    Methods that use no pairs have none of the settings of corrections, and those that do not rescale none of that.
     """
     if method not in ON_PAIRS:
         return method, {name: value for name, value in settings.items() if name not in OF_CORRECTIONS}
+    if method not in ("ipg", *_IPG_BY_SETTINGS) and settings.get("every") != "auto":
+        return method, {name: value for name, value in settings.items() if name not in OF_RESCALING}
     if method == "continuous":
         return "ipg", {**settings, "method": "ipg", "tau": 0.0, "strict": False}
     if method == "ipg_ablated":
