@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Hashable
 from pathlib import Path
 
 import pytest
 
 from ipg.config import ConfigError
 from ipg.experiments.arms import published, run_of
-from ipg.experiments.reproduce.plan import Cell, load_reproduction, names, read_reproduction
+from ipg.experiments.reproduce.plan import Cell, Reproduction, load_reproduction, names, read_reproduction
 from ipg.experiments.reproduce.rows import Measured
 from ipg.experiments.reproduce.table import table_of
 from ipg.experiments.study import find_study
@@ -47,6 +49,25 @@ def test_all_can_be_read_and_the_small_version_needs_no_file(name: str, quick: b
             assert isinstance(trial.config.pairs, int)
         if load_reproduction(name).trials:
             assert found.trials, "there is nothing to try on embedded images"
+
+
+@pytest.mark.parametrize("name", names())
+def test_no_two_lines_of_the_small_version_show_one_run_unless_the_whole_does(name: str) -> None:
+    def alike(found: Reproduction) -> set[tuple[Hashable, Hashable]]:
+        runs = {(cell.dataset, cell.name, cell.protocol): run_of(cell.trials[0]) for cell in found.cells if cell.trials}
+        return {pair for pair in itertools.combinations(runs, 2) if runs[pair[0]] == runs[pair[1]]}
+
+    assert alike(load_reproduction(name, quick=True)) <= alike(load_reproduction(name))
+
+
+def test_lines_of_the_small_version_have_the_settings_that_they_are_named_for() -> None:
+    few = {cell.name: cell.trials[0].config for cell in load_reproduction("few_pairs", quick=True).cells}
+    kept = [few[f"124 real pairs, kept by {rule}"].selection for rule in ("the worst group", "held-out pairs")]
+    assert kept == ["worst_group", "pairs"]
+    assert few["124 real pairs, crops of 40 % and more"].crop == 0.4
+    sparse = load_reproduction("sparse", quick=True)
+    (every,) = [cell for cell in sparse.cells if cell.name == "every 1, all 124 pairs"]
+    assert every.trials[0].config.pair_batch == every.trials[0].config.pairs == 124
 
 
 def test_every_cell_of_the_paper_is_reproduced_or_quoted() -> None:

@@ -25,6 +25,8 @@
     [[quoted]]                          # rows of the paper that are not run
     paper = "NCM"
     needs = "frozen CLIP features"
+    [quick]                             # the small version, over what reproduce.toml says of all
+    keep = ["selection"]                # settings in which arms keep their own, since they are named for them
 
 Arms become trials as those of a study do. A file with another `kind` is run by the module that knows it.
 """
@@ -338,9 +340,10 @@ def _config(dataset: str, arm: Mapping[str, Any], varied: Mapping[str, Any]) -> 
 
 def _small(config: Mapping[str, Any], content: Mapping[str, Any], varied: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the small version: embedded images need no weights and no file of pairs; what varies stays."""
-    own = content.get("quick", {}).get("config", {})
-    kept = {name: value for name, value in varied.items() if not name.startswith("options.")}
-    small = {**config, **shared()["quick"]["config"], **own, **kept}
+    own = content.get("quick", {})
+    kept = {name: config[name] for name in own.get("keep", ()) if name in config}
+    kept |= {name: value for name, value in varied.items() if not name.startswith("options.")}
+    small = {**config, **shared()["quick"]["config"], **own.get("config", {}), **kept}
     small = {name: value for name, value in small.items() if name not in ("weights", "normalization")}
     if isinstance(small.get("pairs"), str):
         small["pairs"] = int(small["pairs"].rpartition("-")[2])
