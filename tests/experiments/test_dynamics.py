@@ -77,7 +77,9 @@ def test_it_is_the_methods_step_on_all_images_and_all_pairs(full: Callable[..., 
 def test_a_run_that_was_stopped_goes_on(
     full: Callable[..., Trial], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run_dynamics(full())
+    anew: list[float] = []
+    whole = run_dynamics(full(), tell=anew.append)
+    assert anew == [0.0, 0.25, 0.5, 0.75, 1.0]  # one that begins above 0 is said to go on
     monkeypatch.setattr(dynamics, "SAVE_SECONDS", 0.0)
 
     def stop(share: float) -> None:
@@ -88,7 +90,7 @@ def test_a_run_that_was_stopped_goes_on(
         run_dynamics(full(), folder=tmp_path, tell=stop)
     told: list[float] = []
     row = run_dynamics(full(), folder=tmp_path, tell=told.append)
-    assert told == [0.75, 1.0]
+    assert told == [0.5, 0.75, 1.0]
     assert row["curves"] == whole["curves"]
     assert row["metrics"]["average"] == whole["metrics"]["average"]
     assert [len(curve) for curve in row["curves"].values()] == [4, 4, 4]

@@ -157,11 +157,12 @@ def run_dynamics(
 
 
 def _train(run: FullBatch, folder: Path | None) -> Iterator[float]:
-    """Train to the end, saving now and then; yields which share is done."""
+    """Train to the end, saving now and then; yields which share is done, at first that of an earlier run."""
     file = None if folder is None else folder / "full_batch.safetensors"
     if file is not None and file.exists():
         run.load_state_dict(load_checkpoint(file))
     run.model.train()
+    yield run.epoch / run.config.epochs
     clock = saved = time.perf_counter()
     try:
         while run.epoch < run.config.epochs:
