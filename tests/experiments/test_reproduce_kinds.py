@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from ipg.data import load
+from ipg.data.errors import DataError
 from ipg.experiments.reproduce.cells import read_markdown
 from ipg.experiments.reproduce.galleries import gallery
 from ipg.experiments.reproduce.page import filled
@@ -194,6 +195,21 @@ def test_a_part_of_the_searches_within_a_limit(place: Place, monkeypatch: pytest
     assert reproduce("hyperparameters", replace(place, limit=60.0)).left
     assert [name for name, _ in asked[1:]] == ["colored_mnist", "waterbirds100"]
     assert all(0 < limit <= 60 for _, limit in asked)
+
+
+def test_without_any_data_one_sentence_says_what_to_fetch(place: Place, tmp_path: Path) -> None:
+    """As of tables of trials. Beside others it is told, and they are made."""
+    said = io.StringIO()
+    nowhere = replace(place, data_paths={"": str(tmp_path / "no")}, console=Console(file=said))
+    with pytest.raises(DataError, match=r"^nothing of hyperparameters can be run here: there is no MNIST at \S+no"):
+        reproduce("hyperparameters", nowhere)
+    birds = replace(nowhere, only=("dataset=waterbirds100",))
+    with pytest.raises(DataError, match=r"^nothing of galleries can be made here: waterbirds100: there is no"):
+        reproduce("galleries", birds)
+    (made,) = reproduce_all(["hyperparameters", "schematic"], nowhere)
+    assert made.folder.name == "schematic"
+    assert said.getvalue().startswith("nothing of hyperparameters can be run here: ")
+    assert not (place.output / "hyperparameters").exists()
 
 
 def test_what_has_no_rows_is_kept_for_the_page(place: Place) -> None:

@@ -70,7 +70,12 @@ def reproduce_all(given: Sequence[str], place: Place, *, quick: bool = False) ->
     for one in asked:
         if (make := _OTHERS.get(one.reproduction.kind)) is not None:
             left = None if place.limit is None else place.limit - (time.monotonic() - begun)
-            written.append(make(one.reproduction, replace(place, results=one.results, limit=left), one.folder))
+            try:
+                written.append(make(one.reproduction, replace(place, results=one.results, limit=left), one.folder))
+            except DataError as error:
+                if len(asked) == 1:
+                    raise
+                place.say(str(error))
     return written
 
 
@@ -211,23 +216,29 @@ def _galleries(reproduction: Reproduction, place: Place, folder: Path) -> Writte
     from ipg.experiments.reproduce.galleries import gallery
 
     files: list[Path] = []
+    obstacles: list[str] = []
     datasets = chosen_datasets(_DATASETS["galleries"](reproduction), place.only)
     for entry in (entry for entry in reproduction.settings["gallery"] if entry["dataset"] in datasets):
         made, left = gallery(entry, reproduction.settings["count"], folder, place.data_path(entry["dataset"]))
         files += made
-        for why in left:
-            place.say(f"not made: {why}")
+        obstacles += left
+    if not files:
+        raise DataError(f"nothing of {reproduction.name} can be made here: {obstacles[0]}")
+    for why in obstacles:
+        place.say(f"not made: {why}")
     return Written(folder, tuple(files))
 
 
 def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
     from ipg.experiments.reproduce.figures import search_drawings
-    from ipg.experiments.reproduce.search import search_settings, search_table
+    from ipg.experiments.reproduce.search import search_rows, search_settings, search_table
 
     home = place.results / reproduction.name
     machine: dict[str, Any] = {name: getattr(place, name) for name in ("workers", "device", "engine", "console")}
     begun, over = time.monotonic(), False
-    for dataset in chosen_datasets(_DATASETS["search"](reproduction), place.only) if place.run else ():
+    datasets = chosen_datasets(_DATASETS["search"](reproduction), place.only) if place.run else []
+    obstacles: dict[str, str] = {}
+    for dataset in datasets:
         time_left = None if place.limit is None else place.limit - (time.monotonic() - begun)
         if over or (time_left is not None and time_left <= 0):
             over = True
@@ -238,7 +249,11 @@ def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
             )
             over = not whole
         except DataError as error:
-            place.say(f"not run: {dataset}, for {error}")
+            obstacles[dataset] = str(error)
+    if datasets and len(obstacles) == len(datasets) and not any(search_rows(reproduction, home).values()):
+        raise DataError(f"nothing of {reproduction.name} can be run here: {next(iter(obstacles.values()))}")
+    for dataset, why in obstacles.items():
+        place.say(f"not run: {dataset}, for {why}")
     table = search_table(reproduction, home)
     figures = {stem: drawing.svg for stem, drawing in search_drawings(reproduction, home).items()}
     return Written(folder, _write(reproduction, folder, table, figures), left=over)
