@@ -155,6 +155,18 @@ def test_the_small_version_has_rows_of_its_own(folder: Path) -> None:
     assert lacking(found) == ["bars: 40 pairs (1 of 1: seed 0)"]
 
 
+def test_time_is_told_of_the_machine_that_measured_most(folder: Path) -> None:
+    """Or the seconds of a few short trials elsewhere would be those of all."""
+    cells = load_reproduction("small").cells
+    rows = [row(trial, 0.7) for trial in (*cells[0].trials, cells[1].trials[0])]
+    rows[0] |= {"hardware": "a slow machine"}
+    keep(folder / "results", "small", rows)
+    (takes,) = [line for line in lines(folder, "small") if line.startswith("  takes")]
+    assert takes.count("ColoredMNIST") == 1
+    assert "the mean of 2 measured" in takes
+    assert "slow" not in takes
+
+
 def test_searches_by_data_set(folder: Path) -> None:
     best = folder / "results" / "searched" / "colored_mnist" / "best.toml"
     best.parent.mkdir(parents=True)

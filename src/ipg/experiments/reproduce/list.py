@@ -125,18 +125,21 @@ def _datasets(reproduction: Reproduction) -> list[str]:
 
 
 def takes(reproduction: Reproduction, standing: Standing) -> str:
-    """Time of all trials of each data set, from the rows of those measured; `not measured` where there are none."""
+    """Time of all trials of each data set, from the rows of those measured; `not measured` where there are none.
+
+    Of several machines by that which measured the most: another may have run the shortest alone.
+    """
     counts = Counter(trial.dataset for trial in reproduction.trials) + Counter(_searched(reproduction))
     if not counts:
         return "seconds to minutes on a CPU" if reproduction.kind in ("theory", "schematic") else "not measured"
+    most = {time.dataset: time for time in sorted(standing.times, key=lambda time: time.measured)}
     parts = []
-    for time in standing.times:
+    for time in (time for time in standing.times if time is most[time.dataset]):
         count = counts[time.dataset]
         trials = f"{count} trials of {time.seconds:.0f} s{_company(time)}, the mean of {time.measured} measured"
         needed = duration(count * time.seconds / time.sharing)
         parts.append(f"{title_of(time.dataset)} {needed} on {time.hardware} ({trials})")
-    known = {time.dataset for time in standing.times}
-    parts += [f"{title_of(name)} not measured ({count} trials)" for name, count in counts.items() if name not in known]
+    parts += [f"{title_of(name)} not measured ({count} trials)" for name, count in counts.items() if name not in most]
     return "; ".join(parts)
 
 
