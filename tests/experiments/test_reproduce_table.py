@@ -85,6 +85,10 @@ def test_the_table_sets_ours_beside_the_papers(small: Path) -> None:
     assert records["124 pairs", "average"]["interval low"] == ""  # of one seed there is none
     assert records["IPG, ResNet-50", "average"]["selection"] == "worst_group"
     assert records["IPG, 388 pairs", "average"]["selection"] == ""  # is not run
+    told = ("seeds", "seeds asked", "collapsed", "hardware", "commit")
+    assert [records["124 pairs", "average"][name] for name in told] == ["1", "2", "0", "a machine", "0123456"]
+    assert [records["IPG, ResNet-50", "average"][name] for name in told] == ["0", "2", "", "", ""]
+    assert table.records[0]["collapsed"] == 0  # a number, for programs
     assert "training_environments" in page
     assert "pays (ColoredMNIST); `worst_group`" in page
 

@@ -69,7 +69,7 @@ def _record(reproduction: Reproduction, found: Measured, metric: str) -> dict[st
     """One metric of one cell in numbers: shares in percent, factors and losses as they are."""
     ours, figure, last = found.spread(metric), _figure(found, metric), _last(found, metric)
     scale = 1.0 if metric in FACTORS else 100.0
-    _, collapsed, hardware, commit, note = _source(found)
+    _, _, hardware, commit, note = _source(found)
     mean = None if ours is None else scale * ours.mean
     low, high = (None, None) if ours is None or ours.interval is None else (scale * end for end in ours.interval)
     return {
@@ -85,14 +85,15 @@ def _record(reproduction: Reproduction, found: Measured, metric: str) -> dict[st
         "last epoch mean": None if last is None else scale * last.mean,
         "last epoch deviation": None if last is None or last.deviation is None else scale * last.deviation,
         "seeds": len(found.seeds),
+        "seeds asked": _asked(found),
         "selection": LEAST.get(metric, " and ".join(_rules(found))) if found.cell.trials else None,
         "paper mean": figure.mean if figure else None,
         "paper deviation": figure.spread if figure else None,
         "paper trials": figure.count if figure else None,
         "difference": None if mean is None or figure is None else mean - figure.mean,
-        "collapsed": collapsed,
-        "hardware": hardware,
-        "commit": commit.replace("`", ""),
+        "collapsed": found.collapsed if found.rows else None,
+        "hardware": hardware if found.rows else None,
+        "commit": commit.replace("`", "") if found.rows else None,
         "note": note,
     }
 
@@ -153,8 +154,13 @@ def _difference(ours: Spread | None, figure: Figure | None, metric: str) -> str:
     return f"{ours.mean - figure.mean:+.2f}" if metric in FACTORS else f"{100 * ours.mean - figure.mean:+.1f}"
 
 
+def _asked(found: Measured) -> int:
+    """How many seeds there are when all is run."""
+    return len({trial.seed for trial in found.cell.trials})
+
+
 def _source(found: Measured) -> list[str]:
-    count, asked = len(found.seeds), len({trial.seed for trial in found.cell.trials})
+    count, asked = len(found.seeds), _asked(found)
     seeds = NONE if not asked else str(count) if count == asked else f"{count} of {asked}"
     if not found.rows:
         return [seeds, NONE, NONE, NONE, _why(found)]
