@@ -197,6 +197,18 @@ def test_a_part_of_the_searches_within_a_limit(place: Place, monkeypatch: pytest
     assert all(0 < limit <= 60 for _, limit in asked)
 
 
+@pytest.mark.parametrize(
+    ("name", "lead"),
+    [
+        ("sparse", "Not a table of the paper. Ours: with fewer corrections"),
+        ("label_noise", "In the paper: `tab:label_noise_ablation`. What it says: Without noise"),
+    ],
+)
+def test_whose_words_stand_above_a_table(place: Place, name: str, lead: str) -> None:
+    written = reproduce(name, replace(place, run=False))
+    assert f"\n\n{lead}" in (written.folder / "table.md").read_text(encoding="utf-8")
+
+
 def test_without_any_data_one_sentence_says_what_to_fetch(place: Place, tmp_path: Path) -> None:
     """As of tables of trials. Beside others it is told, and they are made."""
     said = io.StringIO()

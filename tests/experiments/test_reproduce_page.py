@@ -177,6 +177,7 @@ def test_a_page_shows_what_a_search_found_once_there_are_trials_enough(tmp_path:
         "(results/hyperparameters-colored_mnist-epochs.svg)"
     )
     assert "a machine; torch 9.9, Python 3.99; commit `0123456`." in found.text
+    assert ">epochs on ColoredMNIST<" in found.figures["hyperparameters-colored_mnist-epochs.svg"]
     assert set(found.figures) == {line.partition("results/")[2].rstrip(")") for line in shown}
 
 

@@ -244,7 +244,8 @@ def search_drawings(reproduction: Reproduction, folder: Path) -> dict[str, Drawi
         for name, range_ in ranges.items():
             places = tuple(float(row["config"][name]) for row in rows)
             words, logarithmic = name.replace("_", " "), isinstance(range_, LogUniform)
-            data = Worth(f"{dataset}-{name}", words, places, values, best, logarithmic=logarithmic)
+            title = f"{words} on {title_of(dataset)}"
+            data = Worth(f"{dataset}-{name}", title, places, values, best, logarithmic=logarithmic)
             alt = (
                 f"Score of {len(rows)} trials on {title_of(dataset)} over {words}: from {100 * min(values):.1f} to "
                 f"{100 * values[best]:.1f} %, the best at {in_short(places[best])}"

@@ -143,8 +143,9 @@ def _write(
     page = folder / "report.html"
     check_page(page, remedy="name another folder with --output")
     pictures = [write_text(folder / f"{stem}.svg", svg) for stem, svg in (figures or {}).items()]
-    where = f"In the paper: `{reproduction.paper}`. " if reproduction.paper else "Not in the paper. "
-    before = [quick_note(reproduction), where + f"What it says: {reproduction.claim}"]
+    label = reproduction.paper
+    where = f"In the paper: `{label}`. What it says:" if label else "Not a table of the paper."
+    before = [quick_note(reproduction), f"{where} {reproduction.claim}"]
     lead = [text for text in before if text]
     further = [Beneath(one.title, one.head, one.lines, one.notes, one.text) for one in table.further]
     drawn = (figures or {}).values()
