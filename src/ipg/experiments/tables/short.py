@@ -28,7 +28,7 @@ from ipg.experiments.tables.text import (
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
 
-__all__ = ["beside", "dataset_table", "photographs_table"]
+__all__ = ["SUBSET", "beside", "dataset_table", "photographs_table"]
 
 SUBSET = "_subset"
 """How data sets end that hold a part of one of the paper's."""

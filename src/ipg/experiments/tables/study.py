@@ -11,6 +11,7 @@ from ipg.evaluation.spread import Paired, Spread, paired, spread
 from ipg.experiments.arms import Arm, Figure, Row, figure_of
 from ipg.experiments.tables.long import BUILDER, PAIR_SETTINGS, varying_settings
 from ipg.experiments.tables.rows import Measured
+from ipg.experiments.tables.short import SUBSET, beside
 from ipg.experiments.tables.text import (
     NAMES,
     NONE,
@@ -156,7 +157,7 @@ class StudyTable:
         """What a reader has to know, in sentences."""
         lost = unmeasured_text((line.name, line.unmeasured, line.seeds) for line in self.lines)
         quoted = any(map(self._quoted, self.metrics))
-        difference = "Difference: ours less the paper's, in points. " if quoted else ""
+        difference = f"Difference: ours less the paper's, in points. {self._of_photographs()}" if quoted else ""
         return [
             f"{self.shared} In percent on the split `{self.split}`, mean ± standard deviation (n − 1) over seeds, with "
             "the 95 % interval of the mean (percentile bootstrap over seeds, always the same draws). "
@@ -166,6 +167,12 @@ class StudyTable:
             *([self._comparison()] if self.compared else []),
             f"{self.origin}.",
         ]
+
+    def _of_photographs(self) -> str:
+        """What the paper's figures are of where rows need not be of the same."""
+        told = [line for line in self.lines if "worst_group" in line.paper]
+        whole = ", and of all of CelebA" if any(line.dataset.endswith(SUBSET) for line in told) else ""
+        return f"On photographs the paper's are of ResNet-50{whole}. " if told else ""
 
     def _comparison(self) -> str:
         """The two arms in a sentence."""
@@ -224,7 +231,7 @@ def study_table(
         raise ValueError(f"there is no row of {measured.name}; `ipg study {measured.name}` makes them")
     varying, shared = varying_settings(measured.arms)
     own = dict.fromkeys(name for arm in measured.arms for name in arm.options)
-    known = list(figures)
+    known = list(figures) if measured.split == "test" else []  # what the paper's are of
     names = dict.fromkeys(name for row in rows for name in row["metrics"].get("groups") or {}) if groups else {}
     metrics = {**METRICS, **(BALANCED if groups else {}), **{f"{GROUP}{name}": name for name in names}}
     lines = tuple(_line(arm, [*varying, *own], known, metrics) for arm in measured.arms)
@@ -297,6 +304,8 @@ def _balanced(metrics: Mapping[str, Any]) -> float | None:
 def _line(arm: Arm, settings: Sequence[str], figures: Sequence[Figure], metrics: Iterable[str]) -> Line:
     guided = "pairs" in method_class(arm.method).needs
     found = {metric: figure_of(arm, figures, metric) for metric in METRICS}
+    if arm.rows:
+        found["worst_group"] = found["worst_group"] or beside(arm, figures)
     return Line(
         method=arm.method,
         name=_title(arm),
