@@ -12,6 +12,7 @@ from ipg.experiments.reproduce import plan as reproduce_plan
 from ipg.experiments.reproduce.figures import drawings_of
 from ipg.experiments.reproduce.rows import Measured, measure
 from ipg.experiments.reproduce.runtime import step_table, with_cost
+from ipg.experiments.reproduce.table import table_of
 from ipg.experiments.tables.rows import ProvenanceError
 from ipg.files import write_jsonl
 
@@ -84,6 +85,22 @@ def test_trials_that_shared_a_gpu_have_no_cost(small: Path) -> None:
     rows[0]["sharing"] = 4
     (priced,) = with_cost([Measured(plain, tuple(rows))])
     assert priced.values("cost") == [10 / 11, 12 / 11]
+
+
+def test_a_table_says_of_how_many_seeds_a_time_is() -> None:
+    """Where it is of fewer than the other figures of its line."""
+    sparse = reproduce_plan.load_reproduction("sparse")
+    plain = next(cell for cell in sparse.cells if cell.name == "ERM")
+    rows = [row(trial, 0.2, seconds=seconds) for trial, seconds in zip(plain.trials[:3], (60, 10, 12), strict=True)]
+    for first, cell, count in ((False, "1.00 ± 0.00", 3), (True, "1.00 ± 0.13 (2)", 2)):
+        rows[0] |= {"first": first, "seconds": 10 if not first else 60}
+        rows[2] |= {"seconds": 12 if first else 10}
+        table = table_of(sparse, with_cost(measure(sparse, rows)))
+        line = dict(zip(table.head, table.lines[0], strict=True))
+        assert (line["time over ERM"], line["seeds"], line["accuracy"]) == (cell, "3 of 5", "20.0 ± 0.0")
+        counts = {record["metric"]: record["seeds"] for record in table.records[:3]}
+        assert counts == {"average": 3, "worst_group": 3, "cost": count}
+        assert first == any("*In brackets*: of how many seeds a time is." in note for note in table.notes)
 
 
 def test_robustness_is_drawn_over_its_cost() -> None:

@@ -84,7 +84,7 @@ def _record(reproduction: Reproduction, found: Measured, metric: str) -> dict[st
         "interval high": high,
         "last epoch mean": None if last is None else scale * last.mean,
         "last epoch deviation": None if last is None or last.deviation is None else scale * last.deviation,
-        "seeds": len(found.seeds),
+        "seeds": len(found.seeds) if ours is None else ours.count,
         "seeds asked": _asked(found),
         "selection": LEAST.get(metric, " and ".join(_rules(found))) if found.cell.trials else None,
         "paper mean": figure.mean if figure else None,
@@ -117,10 +117,15 @@ def _builder(found: Measured) -> str:
 def _compared(found: Measured, metric: str, *, last: bool, quoted: bool) -> list[str]:
     ours, figure = found.spread(metric), _figure(found, metric)
     return [
-        _ours(ours, metric),
+        _ours(ours, metric) + (f" ({ours.count})" if ours is not None and _of_fewer(found, ours) else ""),
         *([_ours(_last(found, metric), metric)] if last else []),
         *([_published(figure), _difference(ours, figure, metric)] if quoted else []),
     ]
+
+
+def _of_fewer(found: Measured, ours: Spread) -> bool:
+    """Whether a figure is not of all seeds, as times are not."""
+    return ours.count < len(found.seeds)
 
 
 def _last(found: Measured, metric: str) -> Spread | None:
@@ -205,6 +210,12 @@ def _notes(reproduction: Reproduction, measured: Sequence[Measured], *, last: bo
         f"{unit} ± standard deviation (n - 1) over seeds; as CSV and JSON with the 95 % interval of each (percentile "
         f"bootstrap over seeds). *Collapsed*: {collapse_text(sum(map(broke_off, rows)))}."
     ]
+    times = [(found, ours) for found in measured if (ours := found.spread("cost")) is not None]
+    if any(_of_fewer(found, ours) for found, ours in times):
+        notes.append(
+            "*In brackets*: of how many seeds a time is. Those count that did not begin their process, did not break "
+            "off and had the GPU to themselves, beside an ERM that was run alike."
+        )
     if set(reproduction.metrics) <= LEAST.keys():
         notes.append("*Selection rule*: none, it is the least of all epochs.")
     elif rules := _selection(measured):
