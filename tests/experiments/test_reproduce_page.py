@@ -58,12 +58,46 @@ def test_a_page_is_filled_and_checked(small: Path, capsys: pytest.CaptureFixture
     assert "<!-- /reproduce:small -->" in capsys.readouterr().err
 
 
+TOLD = 'holds = "in part"\nshort = "With many."\nseen = ["They were.", "Not always."]\nclaim ='
+
+
 def test_what_was_seen_of_a_claim_is_told_after_it_and_not_of_small_versions(small: Path) -> None:
     (file,) = (small / "reproductions").glob("*small.toml")
-    file.write_text(SMALL.replace("claim =", 'seen = "They were."\nclaim ='), encoding="utf-8")
+    file.write_text(SMALL.replace("claim =", TOLD), encoding="utf-8")
     page = filled("<!-- reproduce:small -->\n<!-- /reproduce:small -->\n", small / "results").text
-    assert page.index("More pairs are better.") < page.index("*What we saw*: They were.") < page.index("How it stands")
-    assert load_reproduction("small", quick=True).seen == ""
+    told = "*What we saw*: **It holds in part.** With many.\n\n- They were.\n- Not always.\n"
+    assert page.index("More pairs are better.") < page.index(told) < page.index("How it stands")
+    quick = load_reproduction("small", quick=True)
+    assert (quick.holds, quick.short, quick.seen) == (None, "", ())
+
+
+def test_an_overview_tells_of_each_claim_whether_it_holds(small: Path) -> None:
+    (file,) = (small / "reproductions").glob("*small.toml")
+    title = load_reproduction("small").title
+    markers = "<!-- overview -->\n<!-- /overview -->\n<!-- reproduce:small -->\n<!-- /reproduce:small -->\n"
+    assert title not in filled(markers, small / "results").text.partition("<!-- /overview -->")[0]  # nothing to say
+    file.write_text(SMALL.replace("claim =", TOLD), encoding="utf-8")
+    cells = load_reproduction("small").cells
+    anchor = title.lower().replace(" ", "-")
+
+    def line() -> str:
+        return filled(markers, small / "results").text.splitlines()[3]
+
+    assert line() == f"| [{title}](#{anchor}) | in part | With many. | 0 of 3 settings |"
+    keep(small / "results", "small", [row(cells[0].trials[0], 0.66)])
+    assert line().endswith("| 1 of 3 settings, 1 seed |")
+    keep(small / "results", "small", [row(trial, 0.7) for trial in (*cells[0].trials, cells[1].trials[0])])
+    assert line().endswith("| 2 of 3 settings, 1 to 2 seeds |")
+    with pytest.raises(ValueError, match="<!-- /overview -->"):
+        filled("<!-- overview -->\n", small / "results")
+
+
+def test_the_projects_own_overview_leads_to_its_headings(repo_root: Path) -> None:
+    text = (repo_root / "docs" / "results.md").read_text(encoding="utf-8")
+    known = [load_reproduction(name) for name in reproduce_plan.names()]
+    assert [one.name for one in known if one.holds is not None and f"\n## {one.title}\n" not in text] == []
+    assert [one.name for one in known if (one.holds is None) != (one.short == "")] == []
+    assert [one.name for one in known if one.seen and one.holds is None] == []
 
 
 def test_the_projects_own_page_is_what_its_rows_give(repo_root: Path) -> None:

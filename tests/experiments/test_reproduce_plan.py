@@ -235,6 +235,8 @@ def test_the_arm_of_a_study_is_that_studys(tmp_path: Path) -> None:
     ("wrong", "message"),
     [
         (SMALL.replace("claim", "clam"), "unknown key 'clam'; .*lacks 'claim'"),
+        (SMALL.replace("claim =", 'holds = "maybe"\nclaim ='), "holds is 'maybe'; expected yes, in part, no or open"),
+        (SMALL.replace("claim =", 'seen = "Much."\nclaim ='), "seen is a text; expected a list of texts"),
         (SMALL.replace("vary =", "varied ="), "arm 1: unknown key 'varied'"),
         (SMALL.replace('["colored_mnist", "waterbirds100"]', '["elsewhere"]'), "no settings 'paper' for 'elsewhere'"),
         (SMALL.replace("pairs = [40, 124]", "alpha = [2.0]").replace("pairs}", "alpha}"), "arm 1: alpha=2.0"),

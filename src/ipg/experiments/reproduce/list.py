@@ -70,8 +70,10 @@ def named_listing(given: Sequence[str], place: Place, *, quick: bool = False) ->
 
 
 def _lines(reproduction: Reproduction, here: Standing, there: Standing | None) -> Iterator[str]:
-    """What it is, what it needs, how long it takes and what is done."""
+    """What it is, whether its claim holds by the project's own rows, what it needs, how long it takes, what is done."""
     yield f"{reproduction.name}: {reproduction.title}" + (f" ({reproduction.paper})" if reproduction.paper else "")
+    if reproduction.holds is not None:
+        yield f"  holds  {reproduction.holds}. {reproduction.short}"
     yield f"  needs  {needs(reproduction)}"
     yield f"  takes  {takes(reproduction, there or here)}"
     yield f"  done   {_done(reproduction, here, there)}"

@@ -1,7 +1,8 @@
 """The page of the results: under every heading of a reproduction its table so far, between markers, and how it stands.
 
-A page says where one goes by `<!-- reproduce:NAME -->` and `<!-- /reproduce:NAME -->`. Figures lie in a folder of the
-page's name beside it: those of `docs/results.md` are `docs/results/NAME-DATASET.svg`.
+A page says where one goes by `<!-- reproduce:NAME -->` and `<!-- /reproduce:NAME -->`, and by `<!-- overview -->` and
+`<!-- /overview -->` where a table goes that tells of all of them whether the claim holds. Figures lie in a folder of
+the page's name beside it: those of `docs/results.md` are `docs/results/NAME-DATASET.svg`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ipg.data.load import DATASETS
-from ipg.experiments.arms import Figure, Row, Spread
+from ipg.experiments.arms import Figure, Spread
 from ipg.experiments.reproduce.cells import KEPT_TABLE
 from ipg.experiments.reproduce.dynamics import CURVES
 from ipg.experiments.reproduce.figures import Drawing, drawings_of, search_drawings
@@ -24,6 +25,7 @@ from ipg.experiments.reproduce.runtime import step_table, with_cost
 from ipg.experiments.reproduce.search import search_table
 from ipg.experiments.reproduce.table import FACTORS, table_of
 from ipg.report.figures.drawing import standalone
+from ipg.words import number_of
 
 __all__ = ["Filled", "filled", "filled_page", "stale", "verdict"]
 
@@ -63,28 +65,76 @@ def filled(page: str, results: Path, folder: str = "results") -> Filled:
     """
     figures: dict[str, str] = {}
     rows = {kind: all_rows(results, kind) for kind in (None, "dynamics")}
+    known: list[tuple[Reproduction, Sequence[Measured]]] = []
     for name in re.findall(r"<!-- reproduce:(\w+) -->", page):
-        start, end = f"<!-- reproduce:{name} -->", f"<!-- /reproduce:{name} -->"
-        before, _, rest = page.partition(start)
-        _, closed, after = rest.partition(end)
-        if not closed:
-            raise ValueError(f"the page does not say where {name!r} ends; put {end} there")
-        section, drawings = _section(load_reproduction(name), rows, results, folder)
-        page = f"{before}{start}\n{section}\n{end}{after}"
+        reproduction = load_reproduction(name)
+        measured = measure(reproduction, rows["dynamics" if reproduction.kind == "dynamics" else None])
+        known.append((reproduction, measured))
+        section, drawings = _section(reproduction, measured, results, folder)
+        page = _between(page, f"reproduce:{name}", section)
         figures |= {f"{stem}.svg": standalone(drawing.svg) for stem, drawing in drawings.items()}
+    if "<!-- overview -->" in page:
+        page = _between(page, "overview", _overview(known))
     return Filled(page, figures)
 
 
+def _between(page: str, marker: str, text: str) -> str:
+    """`page` with `text` in the place of what stands between the two markers."""
+    start, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
+    before, _, rest = page.partition(start)
+    _, closed, after = rest.partition(end)
+    if not closed:
+        raise ValueError(f"the page does not say where {marker!r} ends; put {end} there")
+    return f"{before}{start}\n{text}\n{end}{after}"
+
+
+def _overview(known: Iterable[tuple[Reproduction, Sequence[Measured]]]) -> str:
+    """Of every claim whether it holds, in a sentence, and how much was measured."""
+    lines = ["| section | does it hold? | in short | measured |", "| --- | --- | --- | --- |"]
+    for reproduction, measured in known:
+        if reproduction.holds is not None:
+            title = f"[{reproduction.title}](#{_anchor(reproduction.title)})"
+            lines.append(f"| {title} | {reproduction.holds} | {reproduction.short} | {_extent(measured)} |")
+    return "\n".join(lines)
+
+
+def _anchor(title: str) -> str:
+    """Where a heading is found on a page."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
+def _extent(measured: Sequence[Measured]) -> str:
+    """How many of the settings that are run have rows, and of how many seeds."""
+    asked = [found for found in measured if found.cell.trials]
+    seeds = sorted(len({row["seed"] for row in found.rows}) for found in asked if found.rows)
+    if not seeds:
+        return f"0 of {number_of(len(asked), 'setting')}" if asked else "–"
+    span = str(seeds[-1]) if seeds[0] == seeds[-1] else f"{seeds[0]} to {seeds[-1]}"
+    return f"{len(seeds)} of {number_of(len(asked), 'setting')}, {span} {'seed' if span == '1' else 'seeds'}"
+
+
+def _seen(reproduction: Reproduction) -> list[str]:
+    """What our rows say of the claim: whether it holds, in short, then one thing after the other."""
+    told = " ".join(filter(None, (_HOLDS.get(reproduction.holds or ""), reproduction.short)))
+    points = "\n".join(f"- {text}" for text in reproduction.seen)
+    return [text for text in (f"*What we saw*: {told}" if told else "", points) if text]
+
+
+_HOLDS = {
+    "yes": "**It holds.**",
+    "in part": "**It holds in part.**",
+    "no": "**It does not hold.**",
+    "open": "**It cannot be judged yet.**",
+}
+
+
 def _section(
-    reproduction: Reproduction, rows: Mapping[str | None, Sequence[Row]], results: Path, folder: str
+    reproduction: Reproduction, measured: Sequence[Measured], results: Path, folder: str
 ) -> tuple[str, dict[str, Drawing]]:
-    kind = "dynamics" if reproduction.kind == "dynamics" else None
-    measured = measure(reproduction, rows[kind])
     parts = [
-        f"*The paper* (`{reproduction.paper}`): {reproduction.claim}" if reproduction.paper else reproduction.claim
+        f"*The paper* (`{reproduction.paper}`): {reproduction.claim}" if reproduction.paper else reproduction.claim,
+        *_seen(reproduction),
     ]
-    if reproduction.seen:
-        parts.append(f"*What we saw*: {reproduction.seen}")
     if "cost" in reproduction.metrics:
         measured = with_cost(measured)
     if measured:

@@ -3,7 +3,9 @@
     title = "Number of pairs"
     paper = "tab:pair-sensitivity"      # its label in the paper
     claim = "…"                         # what the paper says of it
-    seen = "…"                          # what our rows say of it, by hand: whether it holds, and why where it does not
+    holds = "in part"                   # whether that holds by our rows, by hand: yes, in part, no or open
+    short = "…"                         # the same in a sentence
+    seen = ["…", "…"]                   # what our rows say of it, by hand, and why it does not hold where it does not
     metrics = ["average"]               # what is compared; drawn is what keeps epochs, else the first
     figure = "boxes"                    # boxes, costs, grid or none
     alone = true                        # its rows are its own: those of other studies do not count, as where times are
@@ -45,7 +47,7 @@ from ipg.experiments.arms import Figure, published, run_of
 from ipg.experiments.study import Network, Study, Trial, arm_trials, find_study, only
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
-from ipg.words import did_you_mean
+from ipg.words import did_you_mean, listed
 
 __all__ = [
     "Cell", "Reproduction", "chosen", "chosen_datasets", "load_reproduction", "names", "shared", "title_of",
@@ -53,11 +55,13 @@ __all__ = [
 ]  # fmt: skip
 
 FOLDER = Path(__file__).with_name("reproductions")
+HOLDS = ("yes", "in part", "no", "open")
+"""What may be said of a claim; *open*: not to be judged yet."""
 SEEDS = 10
 _published = cache(published)
 _KEYS = (
-    "title", "paper", "claim", "seen", "kind", "metrics", "figure", "axes", "notes", "seeds", "alone", "arm",
-    "quoted", "quick", "settings",
+    "title", "paper", "claim", "holds", "short", "seen", "kind", "metrics", "figure", "axes", "notes", "seeds", "alone",
+    "arm", "quoted", "quick", "settings",
 )  # fmt: skip
 _ARM_KEYS = (
     "name", "paper", "datasets", "protocol", "method", "config", "vary", "folder", "seeds", "network", "needs", "quick",
@@ -104,8 +108,12 @@ class Reproduction:
     title: str
     paper: str | None
     claim: str
-    seen: str
-    """What our rows say of it; empty where there is nothing to say yet."""
+    holds: str | None
+    """Whether that holds by our rows, one of `HOLDS`; None where there is nothing to hold, and of small versions."""
+    short: str
+    """The same in a sentence."""
+    seen: tuple[str, ...]
+    """What our rows say of it, one thing after the other; empty where there is nothing to say yet."""
     kind: str
     metrics: tuple[str, ...]
     figure: str | None
@@ -166,6 +174,11 @@ def read_reproduction(path: Path, name: str, *, quick: bool = False) -> Reproduc
     content = read_toml(path, "reproduction")
     problems = [f"unknown key {key!r}" for key in content if key not in _KEYS]
     problems += [f"lacks {key!r}" for key in ("title", "claim") if key not in content]
+    holds, seen = content.get("holds"), content.get("seen", [])
+    if holds is not None and holds not in HOLDS:
+        problems.append(f"holds is {holds!r}; expected {listed(HOLDS, ' or ')}")
+    if isinstance(seen, str):
+        problems.append("seen is a text; expected a list of texts")
     if problems:
         raise ConfigError([f"{path.name}: {problem}" for problem in problems])
     cells: list[Cell] = []
@@ -185,7 +198,9 @@ def read_reproduction(path: Path, name: str, *, quick: bool = False) -> Reproduc
         title=content["title"],
         paper=content.get("paper"),
         claim=content["claim"],
-        seen="" if quick else content.get("seen", ""),
+        holds=None if quick else holds,
+        short="" if quick else content.get("short", ""),
+        seen=() if quick else tuple(seen),
         kind=content.get("kind", "trials"),
         metrics=tuple(content.get("metrics", ("average",))),
         figure=content.get("figure"),
