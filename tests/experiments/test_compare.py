@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from campaign.bars import halves
 
 from ipg.config import EARLIER, ConfigError, RunConfig
 from ipg.data import load
 from ipg.data.table import ImageTable
 from ipg.experiments.compare import as_called, comparison, examine, keep_record
 from ipg.experiments.study import Study
+from ipg.methods.masked import Masked
 from ipg.training import loop
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state", "bars")
@@ -139,6 +141,31 @@ def test_rows_of_other_images_are_noticed(
     keep_record(study, examine(study), tmp_path)
     monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: make_table(seed=99))
     with pytest.raises(ValueError, match=r"holds a comparison on other data: table, pairs, held out pairs changed"):
+        keep_record(study, examine(study), tmp_path)
+
+
+def test_methods_with_pairs_or_masks_join_those_without_and_leave_again(
+    config: RunConfig, make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Masked, "regions", lambda *_: halves(make_table(seed=0)))
+    for methods in (["erm"], ["erm", "ipg"], ["erm", "ipg", "epg"], ["gals_mask", "erm"], ["jtt"]):
+        study = comparison(config, methods, [0], {})
+        keep_record(study, examine(study), tmp_path)
+
+
+@pytest.mark.parametrize("methods", [["ipg", "erm"], ["jtt", "erm"], ["ipg"]])
+def test_other_images_are_noticed_whichever_method_comes_first(
+    methods: list[str],
+    config: RunConfig,
+    make_table: Callable[..., ImageTable],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    study = comparison(config, ["erm", "ipg"], [0], {})
+    keep_record(study, examine(study), tmp_path)
+    monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: make_table(seed=99))
+    study = comparison(config, methods, [0], {})
+    with pytest.raises(ValueError, match=r"holds a comparison on other data: table, "):
         keep_record(study, examine(study), tmp_path)
 
 

@@ -54,7 +54,8 @@ class Facts:
     """Pairs to measure disagreement on."""
     drawn: bool
     """Whether another seed makes other training and test images."""
-    digests: Mapping[str, str | None]
+    digests: Mapping[str, str]
+    """Of what any method is given."""
 
     @property
     def grouped(self) -> bool:
@@ -126,9 +127,12 @@ def examine(study: Study) -> Facts:
         raise ConfigError([f"{table.name} has no test images to compare methods on; give some rows the split test"])
     problems: list[str] = []
     materials: Materials | None = None  # with pairs, where any method has them
+    digests: dict[str, str] = {}
     for trial in trials:
         try:
             ready = _get_ready(trial, table)
+            if not digests or (ready.pairs is not None and "pairs" not in digests) or ready.masks is not None:
+                digests = _digests(ready, trial.method) | digests
             materials = ready if materials is None or materials.pairs is None else materials
         except (ValueError, ImportError, OSError) as error:
             problems.append(f"{trial.method}: {_of_method(trial.method, str(error))}")
@@ -144,7 +148,7 @@ def examine(study: Study) -> Facts:
         pairs=len(materials.pairs or ()),
         held_out=len(materials.held_out or ()),
         drawn=_drawn(config, table, {trial.seed for trial in study.trials} - {first.seed}),
-        digests={name: digest for name, digest in materials.fingerprints().items() if name != "network"},
+        digests=digests,
     )
 
 
@@ -171,7 +175,8 @@ def keep_record(study: Study, facts: Facts, results: Path) -> None:
         ValueError: rows of this very comparison are of others, or the folder holds a comparison on another data set or
             with other settings, whose page this one's would replace.
     """
-    file, key = results / RECORD, study.trials[0].key
+    file, first = results / RECORD, study.trials[0].seed  # other seeds may draw other images
+    keys = [trial.key for trial in study.trials if trial.seed == first]
     known = read_json(file) if file.exists() else {}
     rows = read_rows(Store(results).rows)
     others = {str(row.get("dataset")) for row in rows} - {study.trials[0].dataset}
@@ -180,9 +185,13 @@ def keep_record(study: Study, facts: Facts, results: Path) -> None:
             f"{results} holds a comparison on other data ({', '.join(sorted(others))}); name another place with "
             f"--output, or delete it"
         )
-    if known.get(key, facts.digests) != facts.digests:
-        then = known[key]
-        changed = [name.replace("_", " ") for name, digest in facts.digests.items() if then.get(name) != digest]
+    then = {key: {name: digest for name, digest in known.get(key, {}).items() if digest is not None} for key in keys}
+    changed = [
+        name.replace("_", " ")
+        for name, digest in facts.digests.items()  # what no method of then was given is new, and not changed
+        if any(before.get(name, digest) != digest for before in then.values())
+    ]
+    if changed:
         raise ValueError(
             f"{results} holds a comparison on other data: {', '.join(changed)} changed since; name another place with "
             f"--output, or delete it"
@@ -193,7 +202,8 @@ def keep_record(study: Study, facts: Facts, results: Path) -> None:
             f"{results} holds another comparison: {'; '.join(differing)}; name another place with --output, or "
             f"delete it"
         )
-    write_json(file, {**known, key: dict(facts.digests), SETTINGS: {**before, **settings}})
+    digests = {key: {**then[key], **facts.digests} for key in keys}
+    write_json(file, {**known, **digests, SETTINGS: {**before, **settings}})
 
 
 def _settings(study: Study) -> dict[str, Any]:
@@ -227,6 +237,14 @@ def _get_ready(trial: Trial, table: ImageTable) -> Materials:
         materials = gather(plain, table=table)
         Assembly(plain, materials, place, ("validation", SPLIT), Team()).method.close()
     return materials
+
+
+def _digests(materials: Materials, method: str) -> dict[str, str]:
+    """Of the images and of the pairs and masks that there are, where methods may each have their own masks."""
+    found = {name: digest for name, digest in materials.fingerprints().items() if name != "network" and digest}
+    if "masks" in found:
+        found[f"masks of {method}"] = found.pop("masks")
+    return found
 
 
 def _of_method(method: str, text: str) -> str:
