@@ -127,7 +127,11 @@ def test_nothing_to_show_when_all_fail(ipg, assert_refused, bars: list[str], mon
 
 def test_what_cannot_be_is_refused_before_anything_is_made(assert_refused, bars: list[str], tmp_path: Path) -> None:
     options = [*bars, "--pairs", "0", "--methods", "erm,ipg,joint", "--output", "here"]
-    text = assert_refused("compare", *options, says=("ipg: ipg: method 'ipg'", "ipg: joint: method 'joint'"))
+    says = (
+        "ipg: ipg, joint: each is guided by pairs and there are none",
+        "ipg: the other can be trained: --methods erm",
+    )
+    text = assert_refused("compare", *options, says=says)
     assert len(text.splitlines()) == 2
     assert not (tmp_path / "here").exists()
 
@@ -181,6 +185,12 @@ def test_your_own_images_with_and_without_groups(ipg, assert_refused, photos: Pa
         "compare", "--data", "plain.csv", *common, "--methods", "erm,rwg,dfr", says=("rwg: ", "dfr: ")
     )
     assert "give the table a column attribute" in text
+    many = ["rwg", "dfr", "irm", "epg", "gals", "oracle", "shape_only"]
+    done = ipg("compare", "--data", "plain.csv", *common, "--methods", ",".join(["erm", *many]))
+    assert done.code == 2
+    *problems, others = done.err.splitlines()  # all of them, for each has a reason of its own
+    assert [line.split(":")[1].strip() for line in problems] == many
+    assert others == "ipg: the other can be trained: --methods erm"
     done = ipg("compare", "--data", "plain.csv", *common, "--methods", "erm,ipg", "--output", "classes")
     assert done.code == 0, done
     page = (tmp_path / "classes" / "report.html").read_text(encoding="utf-8")

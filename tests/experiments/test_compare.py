@@ -16,7 +16,7 @@ from campaign.bars import halves
 from ipg.config import EARLIER, ConfigError, RunConfig
 from ipg.data import load
 from ipg.data.table import ImageTable
-from ipg.experiments.compare import as_called, comparison, examine, keep_record
+from ipg.experiments.compare import UnfitError, as_called, comparison, examine, keep_record
 from ipg.experiments.study import Study
 from ipg.methods.masked import Masked
 from ipg.training import loop
@@ -89,20 +89,40 @@ def test_every_method_that_cannot_be_is_named_and_nothing_is_trained(
     monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: one_attribute(make_table(seed=seed)))
     monkeypatch.setattr(loop.Training, "_go", lambda *_: pytest.fail("trained"))
     methods = ["erm", "groupdro", "irm", "dfr", "ipg", "jtt"]
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UnfitError) as caught:
         examine(comparison(config.with_changes(pairs=0), methods, [0], {}))
-    problems = caught.value.problems
+    *problems, others = caught.value.problems
     assert [problem.partition(":")[0] for problem in problems] == ["groupdro", "irm", "dfr", "ipg"]
-    assert "needs training images whose attribute is known" in problems[0]
+    assert problems[0].startswith("groupdro: needs training images whose attribute is known")
     assert "there are none: give --pairs a number above 0" in problems[3]
+    assert others == "the others can be trained: --methods erm,jtt"
+
+
+def test_a_reason_that_several_methods_have_is_said_once(
+    config: RunConfig, make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: one_attribute(make_table(seed=seed)))
+
+    def refused(*methods: str, **changes: Any) -> list[str]:
+        with pytest.raises(UnfitError) as caught:
+            examine(comparison(config.with_changes(**changes), methods, [0], {}))
+        return caught.value.problems
+
+    problems = refused("rwg", "irm", "subg", "erm", "coral")
+    assert [problem.partition(" needs ")[0] for problem in problems[:2]] == ["rwg, subg: each", "irm, coral: each"]
+    assert problems[2:] == ["the other can be trained: --methods erm"]
+    assert refused("rwg", "subg")[0].startswith("rwg, subg: each needs training images")
+    (problem,) = refused("erm", "rwg", "ipg", pairs="nowhere")
+    assert problem.startswith("there are no pairs at nowhere")
 
 
 def test_what_a_method_asks_for_by_an_option_is_said_as_a_comparison_takes_it(config: RunConfig) -> None:
     with pytest.raises(ConfigError) as caught:
         examine(comparison(config, ["erm", "gals"], [0], {}))
-    (problem,) = caught.value.problems
-    assert problem.startswith("gals: method 'gals' needs maps of where CLIP looks")
+    problem, others = caught.value.problems
+    assert problem.startswith("gals: needs maps of where CLIP looks")
     assert "name CLIP's weights with -o gals.clip=FILE, or" in problem
+    assert others == "the other can be trained: --methods erm"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from ipg.training.engine import resolve
 from ipg.training.folder import FILES, read_json, same_setting
 from ipg.training.materials import Materials, gather
 
-__all__ = ["SPLIT", "Facts", "as_called", "comparison", "examine", "keep_record"]
+__all__ = ["SPLIT", "Facts", "UnfitError", "as_called", "comparison", "examine", "keep_record"]
 
 NAME = "compare"
 SPLIT = "test"
@@ -36,6 +36,12 @@ RECORD = "data.json"
 """Beside the rows: digests of the images and pairs that they are of, and the settings that methods share."""
 SETTINGS = "settings"
 """In the record, among the keys of trials."""
+
+
+class UnfitError(ConfigError):
+    """Methods that cannot be trained on the data: a sentence for each reason, and which of the others can be."""
+
+    named_in_full = True
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,8 @@ def examine(study: Study) -> Facts:
     """Look at the data, and make every method ready to train with the first seed, without a single step.
 
     Raises:
-        ConfigError: a sentence for each method that cannot be trained on this data.
+        UnfitError: some method cannot be trained on this data.
+        ConfigError: there is nothing to compare them on.
     """
     first = study.trials[0]
     trials = [trial for trial in study.trials if trial.seed == first.seed]
@@ -125,7 +132,7 @@ def examine(study: Study) -> Facts:
     table = load(config.data, path=config.data_path, size=config.size, seed=config.seed, reading=Reading.of(config))
     if not len(table.indices(SPLIT)):
         raise ConfigError([f"{table.name} has no test images to compare methods on; give some rows the split test"])
-    problems: list[str] = []
+    refused: dict[str, list[str]] = {}  # methods by the reason
     materials: Materials | None = None  # with pairs, where any method has them
     digests: dict[str, str] = {}
     for trial in trials:
@@ -135,9 +142,9 @@ def examine(study: Study) -> Facts:
                 digests = _digests(ready, trial.method) | digests
             materials = ready if materials is None or materials.pairs is None else materials
         except (ValueError, ImportError, OSError) as error:
-            problems.append(f"{trial.method}: {_of_method(trial.method, str(error))}")
-    if problems or materials is None:
-        raise ConfigError(problems)
+            refused.setdefault(_reason(trial.method, str(error)), []).append(trial.method)
+    if refused or materials is None:
+        raise UnfitError(list(_told(refused, [trial.method for trial in trials])))
     counts = {split: _counts(table, split) for split in ("train", SPLIT)}
     return Facts(
         name=table.name,
@@ -247,9 +254,25 @@ def _digests(materials: Materials, method: str) -> dict[str, str]:
     return found
 
 
-def _of_method(method: str, text: str) -> str:
-    """What a method says of its options, with `-o NAME=` as a comparison takes it: `-o METHOD.NAME=`."""
-    return re.sub(r"(?<=-o )(?=\w+=)", f"{method}.", text)
+def _reason(method: str, text: str) -> str:
+    """What a method says against a run of it, without its name, and with `-o NAME=` as a comparison takes it."""
+    return re.sub(r"(?<=-o )(?=\w+=)", f"{method}.", text).replace(f"method {method!r} ", METHOD)
+
+
+METHOD = "each "
+"""Stands before what a method says of itself; of one alone it is left out."""
+
+
+def _told(refused: Mapping[str, Sequence[str]], methods: Sequence[str]) -> Iterator[str]:
+    """The reasons with the methods that have them, then those that have none; what no method can help is said alone."""
+    for reason, named in refused.items():
+        if len(named) == len(methods) > 1 and not reason.startswith(METHOD):
+            yield reason
+        else:
+            yield f"{', '.join(named)}: {reason if len(named) > 1 else reason.removeprefix(METHOD)}"
+    others = [name for name in methods if all(name not in named for named in refused.values())]
+    if others:
+        yield f"the other{'s' if len(others) > 1 else ''} can be trained: --methods {','.join(others)}"
 
 
 def _counts(table: ImageTable, split: str) -> dict[str, int]:
