@@ -181,12 +181,14 @@ def _last_line(file: Path) -> str:
 def _print(console: Any, found: Comparison) -> None:
     """The main figures as a table."""
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from ipg.cli.console import percent
     from ipg.report.caveats import went_wrong
 
-    table = Table("method", *("worst group", "average", "pairs disagree", "time × plain", "seeds"))
+    table = Table(
+        Column("method", no_wrap=True), *("worst group", "average", "pairs disagree", "time × plain", "seeds")
+    )
     for column in table.columns[1:]:
         column.justify = "right"
     for method in found.methods:

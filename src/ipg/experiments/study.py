@@ -62,7 +62,9 @@ before still count. Nothing is ever taken out of here again.
 ELSEWHERE = ("device", "data_path", "resident", "shard")
 """Settings of the machine, which make no other trial."""
 
-GUIDED = frozenset(("ipg", "ipg_ablated", "joint", "continuous", "joint_weighted", "cggd"))
+RESCALED = frozenset(("ipg", "ipg_ablated", "continuous"))
+"""Those that rescale the task gradient, by alpha."""
+GUIDED = RESCALED | {"joint", "joint_weighted", "cggd"}
 """Those with corrections, whose training may collapse."""
 ON_PAIRS = GUIDED | {"pair_augmentation", "pair_contrastive", "ncm"}
 """Methods that need pairs, named here since to ask them is to load torch."""
@@ -144,8 +146,9 @@ class Trial:
         protocol = f" ({self.protocol})" if self.protocol != self.study else ""
         parts = [f"{self.method}{options}{protocol}"]
         if config.pairs and self.method in ON_PAIRS:
-            pairs = f"pairs {config.pairs}" if isinstance(config.pairs, str) else number_of(config.pairs, "pair")
-            parts += [pairs, f"alpha {config.alpha:g}", f"every {config.every}"]
+            parts.append(f"pairs {config.pairs}" if isinstance(config.pairs, str) else number_of(config.pairs, "pair"))
+            parts += [f"alpha {config.alpha:g}"] if self.method in RESCALED else []
+            parts += [f"every {config.every}"] if self.method in GUIDED else []
         return ", ".join([*parts, f"seed {self.seed}"])
 
 
