@@ -191,6 +191,18 @@ def test_costs_are_the_images_that_pass_the_network(name: str, toy: Any, drawn: 
 
 
 @pytest.mark.parametrize("name", METHODS)
+def test_which_losses_are_weighted_by_class(name: str, one_epoch: Any, make_table: Callable[..., ImageTable]) -> None:
+    table = make_table()
+    uneven = table.take((table.split > 0) | (table.label == 0) | (torch.arange(len(table)) % 3 == 0))
+    plain, weighted = (
+        one_epoch(name, table=uneven, class_weighted=weighted, **LOOP.get(name, {})).model.state_dict()
+        for weighted in (False, True)
+    )
+    same = all(torch.equal(value, weighted[key]) for key, value in plain.items())
+    assert same != method_class(name).weighs_classes
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_a_search_looks_at_what_there_is(name: str) -> None:
     kind = method_class(name)
     known = {field.name for field in fields(RunConfig)} | set(option_defaults(kind))

@@ -154,6 +154,7 @@ def _collect(
 ) -> Comparison:
     """The rows of the study, and why others are missing."""
     from ipg.experiments.store import Store, read_rows
+    from ipg.experiments.study import own_options
     from ipg.experiments.tables.text import NAMES
     from ipg.report.compared import Comparison, MethodRows, series_of
     from ipg.training.start import as_started
@@ -166,7 +167,8 @@ def _collect(
         trials = [trial for trial in study.trials if trial.method == name]
         done = {trial.seed: rows[trial.key] for trial in trials if trial.key in rows}
         failed = {trial.seed: _last_line(store.error_file(trial.key)) for trial in trials if trial.key not in rows}
-        views.append(MethodRows(name, NAMES.get(name, name), series, done, failed))
+        options = own_options(trials[0].config)
+        views.append(MethodRows(name, NAMES.get(name, name), series, done, failed, options))
     config = as_started(study.trials[0].config)
     shared = {name: value for name, value in config.flat().items() if name not in ("seed", "method", *config.options)}
     seeds = list(dict.fromkeys(trial.seed for trial in study.trials))

@@ -54,6 +54,7 @@ class Facts:
     training: Mapping[str, int]
     """Images of each group, those without any among them."""
     tested: Mapping[str, int]
+    validated: Mapping[str, int]
     pairs: int
     """Pairs that guide the methods which need some."""
     held_out: int
@@ -145,13 +146,14 @@ def examine(study: Study) -> Facts:
             refused.setdefault(_reason(trial.method, str(error)), []).append(trial.method)
     if refused or materials is None:
         raise UnfitError(list(_told(refused, [trial.method for trial in trials])))
-    counts = {split: _counts(table, split) for split in ("train", SPLIT)}
+    counts = {split: _counts(table, split) for split in ("train", SPLIT, "validation")}
     return Facts(
         name=table.name,
         classes=table.classes,
         attributes=table.attributes,
         training=counts["train"],
         tested=counts[SPLIT],
+        validated=counts["validation"],
         pairs=len(materials.pairs or ()),
         held_out=len(materials.held_out or ()),
         drawn=_drawn(config, table, {trial.seed for trial in study.trials} - {first.seed}),
@@ -276,7 +278,7 @@ def _told(refused: Mapping[str, Sequence[str]], methods: Sequence[str]) -> Itera
 
 
 def _counts(table: ImageTable, split: str) -> dict[str, int]:
-    group = table.group[table.indices(split)]
+    group = table.group[table.indices(split)] if split in table.splits else table.group[:0]
     counts = torch.bincount(group, minlength=len(table.group_names)).tolist()
     return dict(zip(table.group_names, counts, strict=True))
 

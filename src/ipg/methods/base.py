@@ -91,6 +91,8 @@ class Method:
     summary: ClassVar[str]
     needs: ClassVar[frozenset[Need]] = frozenset()
     Options: ClassVar[type] = NoOptions
+    weighs_classes: ClassVar[bool] = True
+    """Whether its loss is weighted by class where the run says so."""
     refits: ClassVar[bool] = False
     """Whether `refit` changes the network once training is over."""
     whole: ClassVar[str] = ""
@@ -130,6 +132,12 @@ class Method:
                 f"method {self.name!r} needs {NEEDS['validation groups']}, and there are none: give the table a column "
                 f"attribute and a split validation, or take a method that needs neither (`ipg methods`)"
             )
+
+    @classmethod
+    def given(cls, options: Mapping[str, Any]) -> frozenset[Need]:
+        """What it uses beside labelled training images: what it needs, and what some of its options ask for."""
+        del options
+        return cls.needs
 
     @staticmethod
     def transform(images: Tensor) -> Tensor:

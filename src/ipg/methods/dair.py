@@ -66,6 +66,7 @@ class Dair(Method):
 
     name: ClassVar[str] = "dair"
     summary: ClassVar[str] = "DAIR: images and recoloured copies of them, their losses drawn together."
+    weighs_classes: ClassVar[bool] = False
     needs: ClassVar[frozenset[Need]] = frozenset({"shortcut rule"})
     cost: ClassVar[str] = "2"
     Options: ClassVar[type] = DairOptions

@@ -71,6 +71,11 @@ class Dkt(Method):
         "attached": Choice((False, True)),
     }
 
+    @classmethod
+    def given(cls, options: Mapping[str, Any]) -> frozenset[Need]:
+        """Also the groups of validation images with policy=learned."""
+        return cls.needs | ({"validation groups"} if options.get("policy") == "learned" else set())
+
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         options, table = cast(DktOptions, self.options), cast(ImageTable, setup.table)
