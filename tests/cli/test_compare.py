@@ -198,6 +198,20 @@ def test_your_own_images_with_and_without_groups(ipg, assert_refused, photos: Pa
     assert "come without group labels" in page
 
 
+def test_your_own_images_of_several_environments(ipg, assert_refused, photos: Path, tmp_path: Path) -> None:
+    head, *lines = (photos / "photos.csv").read_text(encoding="utf-8").splitlines()
+    sites = [f"{line},{('north', 'south')[place // 2 % 2]}" for place, line in enumerate(lines)]
+    (tmp_path / "sites.csv").write_text("\n".join([f"{head},site", *sites]) + "\n", encoding="utf-8")
+    common = ["--data", "sites.csv", "--data-path", photos, "--size", "16", "--model", "small_cnn", "--epochs", "1"]
+    common += ["--batch", "8", "--seeds", "1", "--workers", "1", "--methods", "erm,irm,coral"]
+    assert_refused("compare", *common, says=("irm, coral: each needs training images of two environments",))
+    done = ipg("compare", *common, "--environment-column", "site", "--output", "sites")
+    assert done.code == 0, done
+    assert "IRM and CORAL are given the environments of the training images." in (
+        tmp_path / "sites" / "report.html"
+    ).read_text(encoding="utf-8")
+
+
 def test_the_same_data_by_another_spelling_is_no_other_data(ipg, photos: Path) -> None:
     line = [
         "--size",

@@ -237,6 +237,7 @@ def test_caveats_of_an_ordinary_comparison(plain: MethodRows, guided: MethodRows
         ({"selection": "training_environments"}, "rewards a shortcut"),
         ({"given": {"epochs": 2, "jtt.copies": "5"}}, "Settings that you gave: epochs 2, jtt.copies 5."),
         ({"workers": 2}, "with 2 runs at once"),
+        ({}, "Plain training took 2.0 s a run: ratios of runs as short as that"),
         ({"facts": facts(drawn=True)}, "Every seed draws its own"),
         ({"facts": facts(held_out=0)}, "There are no held-out pairs"),
         ({"facts": facts(attributes=("none",))}, "come without group labels"),

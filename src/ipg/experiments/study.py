@@ -52,6 +52,7 @@ ADDED: dict[str, Any] = {
     "restarts": 0,
     "shard": False,
     **{"path_column": "path", "label_column": "label", "attribute_column": "attribute", "split_seed": 0},
+    "environment_column": "environment",
 }
 """Settings that joined after rows had been written, with the value that trials had in effect before them.
 

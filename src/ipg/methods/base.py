@@ -119,8 +119,8 @@ class Method:
             )
         if "environments" in self.needs and _values(setup.table, "environment") < 2:
             raise ValueError(
-                f"method {self.name!r} needs {NEEDS['environments']}, and these are of one: take a method that needs "
-                f"none (`ipg methods`), or data such as colored_mnist"
+                f"method {self.name!r} needs {NEEDS['environments']}, and these are of one: give the table a column "
+                f"environment, or take a method that needs none (`ipg methods`)"
             )
         if "groups" in self.needs and _values(setup.table, "attribute") < 2:
             raise ValueError(

@@ -15,6 +15,8 @@ __all__ = ["caveats", "went_wrong"]
 FEW_IMAGES = 50
 """Groups of fewer test images are pointed out: one image is two points or more."""
 FEW_SEEDS = 10
+SHORT_SECONDS = 10
+"""Below this time of plain training its start and the machine's other work count."""
 SELECTIONS = {
     "last": "The last epoch of every run was kept: no validation image and no group label had a say.",
     "training_environments": "The epoch with the best validation accuracy over the training environments was kept, "
@@ -229,6 +231,11 @@ def _time(comparison: Comparison) -> Iterator[str]:
         yield (
             f"Times were taken with {comparison.workers} runs at once on one machine, which slow each other: ratios "
             f"are rough. Give --workers 1 to measure them."
+        )
+    elif (taken := comparison.reference.spread("seconds")) is not None and taken.mean < SHORT_SECONDS:
+        yield (
+            f"Plain training took {taken.mean:.1f} s a run: ratios of runs as short as that change with whatever else "
+            f"the machine does."
         )
 
 
