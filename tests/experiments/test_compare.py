@@ -125,6 +125,12 @@ def test_what_a_method_asks_for_by_an_option_is_said_as_a_comparison_takes_it(co
     assert others == "the other can be trained: --methods erm"
 
 
+def test_what_methods_say_of_their_runs(config: RunConfig) -> None:
+    (remark,) = examine(comparison(config, ["erm", "irm", "vrex"], [0], {"vrex": {"anneal": "1"}})).remarks
+    assert remark.startswith("the penalty of irm weighs 1 in its first 500 iterations, and a run has ")
+    assert remark.endswith("give -o irm.anneal=… a smaller number")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -239,6 +239,7 @@ def test_caveats_of_an_ordinary_comparison(plain: MethodRows, guided: MethodRows
         ({"workers": 2}, "with 2 runs at once"),
         ({}, "Plain training took 2.0 s a run: ratios of runs as short as that"),
         ({"facts": facts(drawn=True)}, "Every seed draws its own"),
+        ({"facts": facts(remarks=["the penalty is late"])}, " The penalty is late."),
         ({"facts": facts(held_out=0)}, "There are no held-out pairs"),
         ({"facts": facts(attributes=("none",))}, "come without group labels"),
         ({"seeds": 1}, "One seed: there is no telling"),

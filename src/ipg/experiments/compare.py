@@ -63,6 +63,8 @@ class Facts:
     """Whether another seed makes other training and test images."""
     digests: Mapping[str, str]
     """Of what any method is given."""
+    remarks: Sequence[str] = ()
+    """What methods say of their runs before these begin."""
 
     @property
     def grouped(self) -> bool:
@@ -158,6 +160,7 @@ def examine(study: Study) -> Facts:
         held_out=len(materials.held_out or ()),
         drawn=_drawn(config, table, {trial.seed for trial in study.trials} - {first.seed}),
         digests=digests,
+        remarks=[_of_method(trial.method, remark) for trial in trials if (remark := _remark(trial, table))],
     )
 
 
@@ -257,8 +260,17 @@ def _digests(materials: Materials, method: str) -> dict[str, str]:
 
 
 def _reason(method: str, text: str) -> str:
-    """What a method says against a run of it, without its name, and with `-o NAME=` as a comparison takes it."""
-    return re.sub(r"(?<=-o )(?=\w+=)", f"{method}.", text).replace(f"method {method!r} ", METHOD)
+    """What a method says against a run of it, without its name."""
+    return _of_method(method, text).replace(f"method {method!r} ", METHOD)
+
+
+def _of_method(method: str, text: str) -> str:
+    """What a method says of its options, with `-o NAME=` as a comparison takes it: `-o METHOD.NAME=`."""
+    return re.sub(r"(?<=-o )(?=\w+=)", f"{method}.", text)
+
+
+def _remark(trial: Trial, table: ImageTable) -> str | None:
+    return method_class(trial.method).remark(trial.config, table)
 
 
 METHOD = "each "

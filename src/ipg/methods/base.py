@@ -139,6 +139,12 @@ class Method:
         del options
         return cls.needs
 
+    @classmethod
+    def remark(cls, config: RunConfig, table: ImageTable) -> str | None:
+        """What to know of a run on `table` before it begins, in a sentence; nothing by default."""
+        del config, table
+        return None
+
     @staticmethod
     def transform(images: Tensor) -> Tensor:
         """What becomes of all images, training, test and pairs alike, before anything else."""

@@ -49,6 +49,7 @@ def caveats(comparison: Comparison) -> list[str]:
         *_labels(comparison),
         *_settings(comparison),
         *_classes(comparison),
+        *(f"{remark[0].upper()}{remark[1:]}." for remark in comparison.facts.remarks),
         *_pairs(comparison),
         *_time(comparison),
     ]
