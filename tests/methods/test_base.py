@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -54,6 +56,13 @@ def test_names_and_summaries(name: str) -> None:
     assert kind.summary.endswith(".")
     assert kind.needs == {need for need, names in NEEDED.items() if name in names}
     assert NEEDED.keys() == NEEDS.keys()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_file_has_its_formula_and_says_how_it_differs(name: str) -> None:
+    text = sys.modules[method_class(name).__module__].__doc__ or ""
+    assert re.search(r"^    \S", text, re.MULTILINE)
+    assert re.search(r"^Differs from [^\n]+:", text, re.MULTILINE)
 
 
 def test_unknown_method() -> None:
