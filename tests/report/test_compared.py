@@ -256,6 +256,7 @@ def test_caveats_on_what_methods_are_given(plain: MethodRows) -> None:
     assert "DFR is given group labels of the validation images" in text
     assert "IRM is given the environments" in text
     assert "3 methods are compared with ERM" in text
+    assert "methods are compared" not in said(make(plain, method("groupdro", {}), method("irm", {}), seeds=1))  # no p
     assert "GROUPDRO, DFR and IRM give every test image the same class as ERM does, with every seed" in text
     assert "No validation image is of the group dog, sand or dog, grass, which DFR therefore does not see." in text
     alone = said(make(plain, method("groupdro", plain.rows), selection="worst_group"))
@@ -321,7 +322,9 @@ def test_caveats_on_failed_and_collapsed_runs(plain: MethodRows) -> None:
     lost["metrics"]["groups"] = groups
     text = said(make(plain, method("ipg", {0: lost, 2: row(0.5, 0.5)}, failures={1: "died"})))
     assert "IPG has no result for 1 seed of 3 (1)" in text
-    assert "IPG gives every image the same class in 1 of 2 runs" in text
+    assert "IPG gives every image the same class in 1 of 2 runs. It is counted; its pairs agree because" in text
+    lost["metrics"]["pair_disagreement"] = None
+    assert "in 2 of 2 runs. They are counted. " in said(make(plain, method("ipg", {0: lost, 1: lost})))
     assert "broke off" not in text
 
 

@@ -15,7 +15,7 @@ __all__ = ["caveats", "went_wrong"]
 FEW_IMAGES = 50
 """Groups of fewer test images are pointed out: one image is two points or more."""
 FEW_SEEDS = 10
-SHORT_SECONDS = 10
+SHORT_SECONDS = 30
 """Below this time of plain training its start and the machine's other work count."""
 SELECTIONS = {
     "last": "The last epoch of every run was kept: no validation image and no group label had a say.",
@@ -83,9 +83,11 @@ def went_wrong(method: MethodRows) -> Iterator[str]:
             f"they collapse."
         )
     if method.collapsed:
+        one, paired = method.collapsed == 1, method.spread("pair_disagreement") is not None
+        agree = f"; {'its' if one else 'their'} pairs agree because everything does" if paired else ""
         yield (
-            f"{method.name} gives every image the same class in {method.collapsed} of {runs}. They are counted; their "
-            f"pairs agree because everything does."
+            f"{method.name} gives every image the same class in {method.collapsed} of {runs}. "
+            f"{'It is' if one else 'They are'} counted{agree}."
         )
     if method.broke_off:
         yield (
@@ -121,7 +123,7 @@ def _seeds(comparison: Comparison) -> Iterator[str]:
             "All seeds train and are tested on the same images: the spread is that of training, and says nothing of "
             "other images."
         )
-    if len(comparison.others) > 1:
+    if len(comparison.others) > 1 and count > 1:
         yield (
             f"{len(comparison.others)} methods are compared with {comparison.reference.name}: the p of each is as if "
             f"it were the only one, so that a small one is to be expected now and then."
