@@ -198,6 +198,15 @@ def test_your_own_images_with_and_without_groups(ipg, assert_refused, photos: Pa
     assert "come without group labels" in page
 
 
+def test_a_setting_for_one_method_alone(ipg, bars: list[str], tmp_path: Path) -> None:
+    line = ["compare", *bars, "--seeds", "1", "--methods", "erm,ncm", "-o", "ncm.model=linear", "-o", "ncm.rank=2"]
+    done = ipg(*line, "-o", "ncm.learning-rate=0.01", "--output", "one")
+    assert done.code == 0, done
+    page = (tmp_path / "one" / "report.html").read_text(encoding="utf-8")
+    assert "<dt>NCM</dt><dd>rank 2, model linear, learning_rate 0.01</dd>" in page
+    assert "ncm.model linear, ncm.rank 2, ncm.learning_rate 0.01. All others are defaults" in page
+
+
 def test_your_own_images_of_several_environments(ipg, assert_refused, photos: Path, tmp_path: Path) -> None:
     head, *lines = (photos / "photos.csv").read_text(encoding="utf-8").splitlines()
     sites = [f"{line},{('north', 'south')[place // 2 % 2]}" for place, line in enumerate(lines)]

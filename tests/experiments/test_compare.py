@@ -16,7 +16,7 @@ from campaign.bars import halves
 from ipg.config import EARLIER, ConfigError, RunConfig
 from ipg.data import load
 from ipg.data.table import ImageTable
-from ipg.experiments.compare import UnfitError, as_called, comparison, examine, keep_record
+from ipg.experiments.compare import UnfitError, as_called, comparison, examine, keep_record, own_settings
 from ipg.experiments.study import Study
 from ipg.methods.masked import Masked
 from ipg.training import loop
@@ -39,6 +39,52 @@ def test_a_trial_for_each_method_and_seed_and_settings_alike(config: RunConfig) 
     assert len({trial.key for trial in study.trials}) == 4
     more = comparison(config, ["erm", "ipg"], [0, 7, 8], {})
     assert study.trials[0].key in {trial.key for trial in more.trials}  # what is there serves again
+
+
+def test_a_method_may_have_settings_for_itself_alone(config: RunConfig) -> None:
+    given = {"ncm": {"model": "linear", "rank": "3", "class_weighted": "false"}, "ipg": {"every": "1"}}
+    study = comparison(config, ["erm", "ncm", "ipg"], [0, 7], given)
+    plain, ncm, ipg = study.trials[:3]
+    assert plain.key == comparison(config, ["erm"], [0], {}).trials[0].key
+    assert (ncm.config.model, ncm.config.class_weighted, ncm.config.options) == ("linear", False, {"rank": "3"})
+    assert ipg.config == config.with_changes(method="ipg", every=1)
+    assert own_settings(study) == {
+        "erm": {},
+        "ncm": {"rank": 3, "model": "linear", "class_weighted": False},
+        "ipg": {"every": 1},
+    }
+    assert examine(study).pairs == 8  # it can be trained
+
+
+def test_settings_for_one_method_that_cannot_be(config: RunConfig) -> None:
+    with pytest.raises(ConfigError) as caught:
+        comparison(
+            config, ["erm", "ipg"], [0], {"erm": {"size": "8", "epochs": "0"}, "ipg": {"alpha": "2", "every": "x"}}
+        )
+    problems = caught.value.problems
+    assert problems[0] == "method 'erm' has no option 'size'; it has none"  # images are the same for all
+    assert [problem.partition("=")[0] for problem in problems[1:]] == ["ipg: alpha", "ipg: every"]
+
+
+def test_other_settings_for_one_method_are_other_settings(config: RunConfig, tmp_path: Path) -> None:
+    def keep(*methods: str, **given: dict[str, Any]) -> Study:
+        study = comparison(config, methods, [0], given)
+        keep_record(study, facts, tmp_path)
+        return study
+
+    facts = examine(comparison(config, ["erm"], [0], {}))
+    made = keep("erm", "ipg", ipg={"every": 1})
+    lines = [json.dumps({**trial.identity, "key": trial.key}) for trial in made.trials]
+    (tmp_path / "trials.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    keep("erm", "ipg", "joint", ipg={"every": 1}, joint={"every": 2})
+    keep("erm")
+    for given, says in (
+        ({"ipg": {"every": 2}}, "ipg.every was 1 and is now 2; name"),
+        ({}, f"ipg.every was 1 and is now {config.every}; name"),
+        ({"ipg": {"every": 1}, "erm": {"epochs": 9}}, f"erm.epochs was {config.epochs} and is now 9; name"),
+    ):
+        with pytest.raises(ValueError, match=f"holds another comparison: {says}"):
+            keep("erm", "ipg", **given)
 
 
 def test_all_mistakes_are_named(config: RunConfig) -> None:

@@ -282,6 +282,10 @@ def test_caveats_on_how_often_pairs_are_drawn(plain: MethodRows) -> None:
     assert "IPG draws pairs more rarely while they agree" in said(
         make(plain, methods[1], methods[3], settings={"every": "auto"})
     )
+    own = method("cggd", plain.rows, options={"every": 2})
+    text = said(make(plain, methods[1], own, methods[3], settings={"every": 1}))
+    assert "CGGD draws pairs in one of 2 iterations, PAIR_AUGMENTATION in every one" in text
+    assert "IPG draws pairs" not in text
     for few, every in ((methods, 1), (methods[:3], 4), ([plain, methods[3]], 4)):
         assert "gives all as many" not in said(make(*few, settings={"every": every}))
 

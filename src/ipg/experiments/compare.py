@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from ipg.config import EARLIER, ConfigError, RunConfig
+from ipg.config import EARLIER, PANELS, ConfigError, RunConfig
 from ipg.data.load import list_files, load
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
@@ -27,7 +27,7 @@ from ipg.training.engine import resolve
 from ipg.training.folder import FILES, read_json, same_setting
 from ipg.training.materials import Materials, gather
 
-__all__ = ["SPLIT", "Facts", "UnfitError", "as_called", "comparison", "examine", "keep_record"]
+__all__ = ["SPLIT", "Facts", "UnfitError", "as_called", "comparison", "examine", "keep_record", "own_settings"]
 
 NAME = "compare"
 SPLIT = "test"
@@ -36,6 +36,12 @@ RECORD = "data.json"
 """Beside the rows: digests of the images and pairs that they are of, and the settings that methods share."""
 SETTINGS = "settings"
 """In the record, among the keys of trials."""
+ALIKE = ("pairs", "pair_builder", "held_out_pairs", "selection", "seed")
+OWN = (
+    *("model", "weights", "normalization", "freeze"),
+    *(name for panel in ("Pairs and guidance", "Training") for name in PANELS[panel] if name not in ALIKE),
+)
+"""Settings that a method may have for itself alone: those of the network and of training."""
 
 
 class UnfitError(ConfigError):
@@ -81,7 +87,7 @@ def comparison(
         config: settings of all methods.
         methods: their names.
         seeds: one run of every method each.
-        options: of methods' own, by method.
+        options: of methods' own, by method, and settings (`OWN`) that one has for itself.
 
     Raises:
         ConfigError: all that is wrong with methods, seeds and options.
@@ -95,9 +101,12 @@ def comparison(
         for name in options
         if name not in methods
     ]
+    configs: dict[str, RunConfig] = {}
     for name in dict.fromkeys(methods):
         try:
-            parse_options(method_class(name), options.get(name, {}))
+            configs[name] = _configured(config, name, options.get(name, {}))
+        except ConfigError as error:
+            problems += [f"{name}: {problem}" for problem in error.problems]
         except ValueError as error:
             problems.append(str(error))
     if problems:
@@ -111,14 +120,33 @@ def comparison(
                 name,
                 NAME,
                 seed,
-                config.with_changes(method=name, seed=seed, options=dict(options.get(name, {}))),
+                configs[name].with_changes(seed=seed),
             )
             for seed in seeds
             for name in methods
         ),
         SPLIT,
         unit="run",
+        shared=config,
     )
+
+
+def _configured(config: RunConfig, method: str, given: Mapping[str, Any]) -> RunConfig:
+    """`config` for a method with what is given for it alone."""
+    options = {name: value for name, value in given.items() if name not in OWN}
+    parse_options(method_class(method), options)
+    settings = {name: value for name, value in given.items() if name in OWN}
+    return RunConfig.from_mapping(settings, base=config.with_changes(method=method, options=options))
+
+
+def own_settings(study: Study) -> dict[str, dict[str, Any]]:
+    """What each method has for itself alone: all of its options, and the settings in which it differs."""
+    shared = cast(RunConfig, study.shared)
+    return {
+        trial.method: own_options(trial.config)
+        | {name: value for name in OWN if (value := getattr(trial.config, name)) != getattr(shared, name)}
+        for trial in study.trials
+    }
 
 
 def examine(study: Study) -> Facts:
@@ -219,10 +247,10 @@ def keep_record(study: Study, facts: Facts, results: Path) -> None:
 
 
 def _settings(study: Study) -> dict[str, Any]:
-    """What all trials share, and options of methods' own as METHOD.NAME, as JSON has them."""
-    config = study.trials[0].config
-    aside = {"method", "seed", *ELSEWHERE, *config.options}
-    own = {f"{t.method}.{name}": value for t in study.trials for name, value in own_options(t.config).items()}
+    """What all trials share, and what methods have for themselves as METHOD.NAME, as JSON has them."""
+    config = cast(RunConfig, study.shared)
+    aside = {"method", "seed", *ELSEWHERE}
+    own = {f"{method}.{name}": v for method, named in own_settings(study).items() for name, v in named.items()}
     shared = {name: value for name, value in config.flat().items() if name not in aside}
     return dict(json.loads(json.dumps(shared | own)))
 
@@ -233,11 +261,22 @@ def _differing(
     """In what the rows there are were made otherwise, in words; nothing where there are none."""
     if before:
         then = {**RunConfig().flat(), **EARLIER, **before}  # a setting that is newer had its default
-        changed = [name for name in now if name in then and then[name] != now[name]]
-        return [f"{name} was {then[name]!r} and is now {now[name]!r}" for name in changed]
+        again = {trial.method for trial in study.trials} & {row.get("method") for row in rows}
+        own = [name for name in {**now, **before} if name.partition(".")[0] in again]
+        told = {name: (_in_effect(then, name), _in_effect(now, name)) for name in dict.fromkeys([*now, *own])}
+        return [
+            f"{name} was {was[0]!r} and is now {is_[0]!r}"
+            for name, (was, is_) in told.items()
+            if was and is_ and was != is_ and (name in then or name in own)
+        ]
     keys, made = {row.get("key") for row in rows}, {(row.get("method"), row.get("seed")) for row in rows}
     twice = [trial for trial in study.trials if (trial.method, trial.seed) in made]  # of a time without record
     return ["its settings were others"] if twice and not any(trial.key in keys for trial in twice) else []
+
+
+def _in_effect(settings: Mapping[str, Any], name: str) -> list[Any]:
+    """A setting of all, or of a method, `METHOD.NAME`, which has that of all where it has none of its own; if known."""
+    return [settings[known] for known in (name, name.rpartition(".")[2]) if known in settings][:1]
 
 
 def _get_ready(trial: Trial, table: ImageTable) -> Materials:

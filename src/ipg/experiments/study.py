@@ -166,6 +166,8 @@ class Study:
     pairs that agree. Where nothing is said, what the epochs of all arms are selected by, else `average`."""
     unit: str = "trial"
     """What one of its trials is called while they are run."""
+    shared: RunConfig | None = None
+    """What its trials were made from, where that is one configuration."""
 
 
 @dataclass(frozen=True)

@@ -200,11 +200,12 @@ def _classes(comparison: Comparison) -> Iterator[str]:
 
 def _pairs(comparison: Comparison) -> Iterator[str]:
     facts = comparison.facts
-    paced = [each.name for each in comparison.methods if each.method in GUIDED]
+    own = {each.name: each.options.get("every") for each in comparison.methods if each.method in GUIDED}
+    every = {name: comparison.settings.get("every", 1) if value is None else value for name, value in own.items()}
     steady = [each.name for each in comparison.methods if each.method in ("pair_augmentation", "pair_contrastive")]
-    every = comparison.settings.get("every", 1)
-    if paced and steady and every != 1:
-        when = "more rarely while they agree" if every == "auto" else f"in one of {every} iterations"
+    for pace in [pace for pace in dict.fromkeys(every.values()) if steady and pace != 1]:
+        paced = [name for name, value in every.items() if value == pace]
+        when = "more rarely while they agree" if pace == "auto" else f"in one of {pace} iterations"
         yield (
             f"{listed(paced)} {'draw' if len(paced) > 1 else 'draws'} pairs {when}, {listed(steady)} in every one: "
             f"--every 1 gives all as many."
