@@ -60,6 +60,9 @@ class RunConfig:
     """Column of your own table that holds the class."""
     attribute_column: str = "attribute"
     """Column of your own table that holds what must not matter; optional."""
+    environment_column: str = "environment"
+    """Column of your own table that holds where an image comes from, e.g. the hospital, for methods that compare
+    environments; optional."""
     split_seed: int = 0
     """Seed that draws the split of your own images if they have none; it is the same for runs of every --seed."""
 
@@ -277,7 +280,9 @@ _RANGES: dict[str, tuple[Any, str]] = {
     "weight_decay": (lambda v: v >= 0, "at least 0"),
     "pairs": (lambda v: isinstance(v, str) or v >= 0, "at least 0, or a file"),
     "crop": (lambda v: v == "auto" or 0 < v <= 1, "a share of the image, above 0 and up to 1, or auto"),
-    **dict.fromkeys(("path_column", "label_column", "attribute_column"), (bool, "the name of a column")),
+    **dict.fromkeys(
+        ("path_column", "label_column", "attribute_column", "environment_column"), (bool, "the name of a column")
+    ),
     "resident": (lambda v: 0 <= v <= 1, "a share, from 0 to 1"),
     "pair_batch": (lambda v: v >= 1, "at least 1"),
     "held_out_pairs": (lambda v: v >= 0, "at least 0"),
@@ -293,8 +298,8 @@ _RANGES: dict[str, tuple[Any, str]] = {
 
 PANELS: dict[str, tuple[str, ...]] = {
     "Data and model": (
-        "data", "data_path", "size", "path_column", "label_column", "attribute_column", "split_seed", "model",
-        "weights", "start", "normalization", "masks", "freeze",
+        "data", "data_path", "size", "path_column", "label_column", "attribute_column", "environment_column",
+        "split_seed", "model", "weights", "start", "normalization", "masks", "freeze",
     ),
     "Method": ("method", "options"),
     "Pairs and guidance": (

@@ -127,7 +127,11 @@ def test_nothing_to_show_when_all_fail(ipg, assert_refused, bars: list[str], mon
 
 def test_what_cannot_be_is_refused_before_anything_is_made(assert_refused, bars: list[str], tmp_path: Path) -> None:
     options = [*bars, "--pairs", "0", "--methods", "erm,ipg,joint", "--output", "here"]
-    text = assert_refused("compare", *options, says=("ipg: ipg: method 'ipg'", "ipg: joint: method 'joint'"))
+    says = (
+        "ipg: ipg, joint: each is guided by pairs and there are none",
+        "ipg: the other can be trained: --methods erm",
+    )
+    text = assert_refused("compare", *options, says=says)
     assert len(text.splitlines()) == 2
     assert not (tmp_path / "here").exists()
 
@@ -181,11 +185,40 @@ def test_your_own_images_with_and_without_groups(ipg, assert_refused, photos: Pa
         "compare", "--data", "plain.csv", *common, "--methods", "erm,rwg,dfr", says=("rwg: ", "dfr: ")
     )
     assert "give the table a column attribute" in text
+    many = ["rwg", "dfr", "irm", "epg", "gals", "oracle", "shape_only"]
+    done = ipg("compare", "--data", "plain.csv", *common, "--methods", ",".join(["erm", *many]))
+    assert done.code == 2
+    *problems, others = done.err.splitlines()  # all of them, for each has a reason of its own
+    assert [line.split(":")[1].strip() for line in problems] == many
+    assert others == "ipg: the other can be trained: --methods erm"
     done = ipg("compare", "--data", "plain.csv", *common, "--methods", "erm,ipg", "--output", "classes")
     assert done.code == 0, done
     page = (tmp_path / "classes" / "report.html").read_text(encoding="utf-8")
     assert "Worst class" in page
     assert "come without group labels" in page
+
+
+def test_a_setting_for_one_method_alone(ipg, bars: list[str], tmp_path: Path) -> None:
+    line = ["compare", *bars, "--seeds", "1", "--methods", "erm,ncm", "-o", "ncm.model=linear", "-o", "ncm.rank=2"]
+    done = ipg(*line, "-o", "ncm.learning-rate=0.01", "--output", "one")
+    assert done.code == 0, done
+    page = (tmp_path / "one" / "report.html").read_text(encoding="utf-8")
+    assert "<dt>NCM</dt><dd>rank 2, model linear, learning_rate 0.01</dd>" in page
+    assert "ncm.model linear, ncm.rank 2, ncm.learning_rate 0.01. All others are defaults" in page
+
+
+def test_your_own_images_of_several_environments(ipg, assert_refused, photos: Path, tmp_path: Path) -> None:
+    head, *lines = (photos / "photos.csv").read_text(encoding="utf-8").splitlines()
+    sites = [f"{line},{('north', 'south')[place // 2 % 2]}" for place, line in enumerate(lines)]
+    (tmp_path / "sites.csv").write_text("\n".join([f"{head},site", *sites]) + "\n", encoding="utf-8")
+    common = ["--data", "sites.csv", "--data-path", photos, "--size", "16", "--model", "small_cnn", "--epochs", "1"]
+    common += ["--batch", "8", "--seeds", "1", "--workers", "1", "--methods", "erm,irm,coral"]
+    assert_refused("compare", *common, says=("irm, coral: each needs training images of two environments",))
+    done = ipg("compare", *common, "--environment-column", "site", "--output", "sites")
+    assert done.code == 0, done
+    assert "IRM and CORAL are given the environments of the training images." in (
+        tmp_path / "sites" / "report.html"
+    ).read_text(encoding="utf-8")
 
 
 def test_the_same_data_by_another_spelling_is_no_other_data(ipg, photos: Path) -> None:

@@ -65,6 +65,12 @@ def test_each_method_is_described_with_its_options(ipg, name: str) -> None:
     assert max(map(cell_len, prose)) <= 80
 
 
+def test_what_a_search_looks_at_is_told(ipg) -> None:
+    out = " ".join(ipg("methods", "jtt").out.split())
+    assert "-o copies=… (default 20) search first_epochs one of 1, 2, 4; copies one of 5, 20, 50, 100 needs" in out
+    assert "logarithmic" not in ipg("methods", "--long").out
+
+
 def test_formulas_keep_their_lines_and_sentences_are_set_anew(ipg) -> None:
     out = ipg("methods", "joint").out
     assert "    order=sum               θ ← θ − η (g_T + g_A)\n" in out

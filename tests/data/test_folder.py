@@ -339,6 +339,36 @@ def test_a_column_that_is_named_takes_the_place_of_the_usual_one(table) -> None:
     assert read(composite).attributes == ("0", "1")
 
 
+def test_environments(table) -> None:
+    sites = {"split": lambda n: n // 4 % 3, "environment": lambda n: ("north", "south", "east")[n % 3]}
+    listing = read(table(**sites))
+    assert listing.environment is not None
+    named = ("east", "north", "south")
+    numbers = [int(file.partition("/")[2].partition(".")[0]) for file in listing.files]
+    assert [named[n] for n in listing.environment.tolist()] == [sites["environment"](n) for n in numbers]
+    assert torch.equal(listing.table(8).environment, listing.environment)
+    assert listing.notes == ("3 environments by the column environment: east, north and south",)
+    assert listing.attributes == ("all",)
+    other = read(renamed(table, "path,label,split,site", **sites), reading=Reading(environment_column="site"))
+    assert torch.equal(other.environment, listing.environment)
+    shortcut = read(table(**sites), reading=Reading(attribute_column="environment"))
+    assert shortcut.attributes == named
+    assert not shortcut.table(8).environment.any()  # a column that is named for something else holds that
+    both = renamed(table, "path,label,split,site", **sites)
+    listing = read(both, reading=Reading(attribute_column="site", environment_column="site"))
+    assert torch.equal(listing.environment, listing.attribute)
+
+
+def test_without_environments_there_is_one(table) -> None:
+    assert not read(table()).table(8).environment.any()
+    many = read(table(environment=lambda n: n))
+    assert many.notes[0] == f"{len(many.files)} environments by the column environment"
+    with pytest.raises(DataError, match=r"line 2: no environment"):
+        read(table(environment=lambda n: n or ""))
+    with pytest.raises(DataError, match=r"has no column sit; .*is it --environment-column site"):
+        read(table(site=lambda n: n % 2), reading=Reading(environment_column="sit"))
+
+
 def test_folders_have_no_columns(photos: Path) -> None:
     with pytest.raises(DataError, match="is no table and has no columns: leave --label-column out"):
         read(photos, reading=Reading(label_column="class"))

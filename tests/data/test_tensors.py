@@ -22,6 +22,9 @@ def test_splits_labels_and_attributes() -> None:
     assert torch.equal(table.part("train").images, IMAGES)
     assert torch.equal(table.part("test").label, LABEL[:2])
     assert table.part("test").attribute.tolist() == [1, 0]
+    assert not table.environment.any()
+    table = table_of({"train": (IMAGES, LABEL, LABEL, torch.tensor([0, 2, 1, 0]))})
+    assert table.environment.tolist() == [0, 2, 1, 0]
 
 
 def test_arrays_data_sets_and_other_names_of_splits() -> None:
@@ -54,6 +57,8 @@ def test_floats_become_the_nearest_bytes() -> None:
         ({"train": (IMAGES.float(), LABEL)}, "floats from 0 to 1, got 0 to 47; leave a normalisation to the network"),
         ({"train": (IMAGES.long(), LABEL)}, r"bytes \(uint8\) or floats from 0 to 1, got torch\.int64"),
         ({"train": (IMAGES, LABEL), "test": (IMAGES, LABEL, LABEL)}, "some splits have attributes and others"),
+        ({"train": (IMAGES, LABEL, LABEL, LABEL), "test": (IMAGES, LABEL, LABEL)}, "some splits have environments and"),
+        ({"train": (IMAGES, *[LABEL] * 4)}, "perhaps with environments after them, got 5 of them"),
         ({"train": (IMAGES, LABEL), "test": (IMAGES[:, :1], LABEL)}, r"need one shape, got train \(3, 2, 2\) and test"),
     ],
 )

@@ -113,6 +113,21 @@ def test_the_accuracies_of_margins_on_digits_are_those_of_the_rows(repo_root: Pa
     assert dict(zip(margins, told[1:], strict=True)) == {name: f"{mean(values):.1f}" for name, values in found.items()}
 
 
+def test_plain_training_by_two_protocols_is_as_its_page_has_it(repo_root: Path) -> None:
+    told = []
+    for study, dataset in (("colored_mnist", "colored_mnist"), ("colored_mnist_originals", "colored_mnist_irm")):
+        lines = (repo_root / "results" / study / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+        rows = [row for row in map(json.loads, lines) if (row["dataset"], row["method"]) == (dataset, "erm")]
+        values = [100 * row["metrics"]["average"] for row in rows]
+        assert len({row["seed"] for row in rows}) == len(values) == 10
+        told.append(f"{mean(values):.1f} ± {stdev(values):.1f}")
+    text = " ".join(page(repo_root, "methods/erm.md").split())
+    assert f"plain training has {told[0]} % by the paper's settings" in text
+    assert f"it has {told[1]} (ten seeds each)" in text
+    published = float(re.search(r"the paper has ([\d.]+) ±", text)[1])  # type: ignore[index]
+    assert abs(float(told[1].split()[0]) - published) < 1
+
+
 def test_the_model_of_scaling_follows_from_the_rows(repo_root: Path) -> None:
     """The arithmetic of docs/scale.md, in milliseconds and bytes."""
     rows = newest(read(repo_root / "results" / "speed.jsonl"), "NVIDIA H200")

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from campaign.bars import halves
 
 from ipg.config import EARLIER, ConfigError, RunConfig
 from ipg.data import load
 from ipg.data.table import ImageTable
-from ipg.experiments.compare import as_called, comparison, examine, keep_record
+from ipg.experiments.compare import UnfitError, as_called, comparison, examine, keep_record, own_settings
 from ipg.experiments.study import Study
+from ipg.methods.masked import Masked
 from ipg.training import loop
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state", "bars")
@@ -37,6 +39,52 @@ def test_a_trial_for_each_method_and_seed_and_settings_alike(config: RunConfig) 
     assert len({trial.key for trial in study.trials}) == 4
     more = comparison(config, ["erm", "ipg"], [0, 7, 8], {})
     assert study.trials[0].key in {trial.key for trial in more.trials}  # what is there serves again
+
+
+def test_a_method_may_have_settings_for_itself_alone(config: RunConfig) -> None:
+    given = {"ncm": {"model": "linear", "rank": "3", "class_weighted": "false"}, "ipg": {"every": "1"}}
+    study = comparison(config, ["erm", "ncm", "ipg"], [0, 7], given)
+    plain, ncm, ipg = study.trials[:3]
+    assert plain.key == comparison(config, ["erm"], [0], {}).trials[0].key
+    assert (ncm.config.model, ncm.config.class_weighted, ncm.config.options) == ("linear", False, {"rank": "3"})
+    assert ipg.config == config.with_changes(method="ipg", every=1)
+    assert own_settings(study) == {
+        "erm": {},
+        "ncm": {"rank": 3, "model": "linear", "class_weighted": False},
+        "ipg": {"every": 1},
+    }
+    assert examine(study).pairs == 8  # it can be trained
+
+
+def test_settings_for_one_method_that_cannot_be(config: RunConfig) -> None:
+    with pytest.raises(ConfigError) as caught:
+        comparison(
+            config, ["erm", "ipg"], [0], {"erm": {"size": "8", "epochs": "0"}, "ipg": {"alpha": "2", "every": "x"}}
+        )
+    problems = caught.value.problems
+    assert problems[0] == "method 'erm' has no option 'size'; it has none"  # images are the same for all
+    assert [problem.partition("=")[0] for problem in problems[1:]] == ["ipg: alpha", "ipg: every"]
+
+
+def test_other_settings_for_one_method_are_other_settings(config: RunConfig, tmp_path: Path) -> None:
+    def keep(*methods: str, **given: dict[str, Any]) -> Study:
+        study = comparison(config, methods, [0], given)
+        keep_record(study, facts, tmp_path)
+        return study
+
+    facts = examine(comparison(config, ["erm"], [0], {}))
+    made = keep("erm", "ipg", ipg={"every": 1})
+    lines = [json.dumps({**trial.identity, "key": trial.key}) for trial in made.trials]
+    (tmp_path / "trials.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    keep("erm", "ipg", "joint", ipg={"every": 1}, joint={"every": 2})
+    keep("erm")
+    for given, says in (
+        ({"ipg": {"every": 2}}, "ipg.every was 1 and is now 2; name"),
+        ({}, f"ipg.every was 1 and is now {config.every}; name"),
+        ({"ipg": {"every": 1}, "erm": {"epochs": 9}}, f"erm.epochs was {config.epochs} and is now 9; name"),
+    ):
+        with pytest.raises(ValueError, match=f"holds another comparison: {says}"):
+            keep("erm", "ipg", **given)
 
 
 def test_all_mistakes_are_named(config: RunConfig) -> None:
@@ -87,20 +135,46 @@ def test_every_method_that_cannot_be_is_named_and_nothing_is_trained(
     monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: one_attribute(make_table(seed=seed)))
     monkeypatch.setattr(loop.Training, "_go", lambda *_: pytest.fail("trained"))
     methods = ["erm", "groupdro", "irm", "dfr", "ipg", "jtt"]
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UnfitError) as caught:
         examine(comparison(config.with_changes(pairs=0), methods, [0], {}))
-    problems = caught.value.problems
+    *problems, others = caught.value.problems
     assert [problem.partition(":")[0] for problem in problems] == ["groupdro", "irm", "dfr", "ipg"]
-    assert "needs training images whose attribute is known" in problems[0]
+    assert problems[0].startswith("groupdro: needs training images whose attribute is known")
     assert "there are none: give --pairs a number above 0" in problems[3]
+    assert others == "the others can be trained: --methods erm,jtt"
+
+
+def test_a_reason_that_several_methods_have_is_said_once(
+    config: RunConfig, make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: one_attribute(make_table(seed=seed)))
+
+    def refused(*methods: str, **changes: Any) -> list[str]:
+        with pytest.raises(UnfitError) as caught:
+            examine(comparison(config.with_changes(**changes), methods, [0], {}))
+        return caught.value.problems
+
+    problems = refused("rwg", "irm", "subg", "erm", "coral")
+    assert [problem.partition(" needs ")[0] for problem in problems[:2]] == ["rwg, subg: each", "irm, coral: each"]
+    assert problems[2:] == ["the other can be trained: --methods erm"]
+    assert refused("rwg", "subg")[0].startswith("rwg, subg: each needs training images")
+    (problem,) = refused("erm", "rwg", "ipg", pairs="nowhere")
+    assert problem.startswith("there are no pairs at nowhere")
 
 
 def test_what_a_method_asks_for_by_an_option_is_said_as_a_comparison_takes_it(config: RunConfig) -> None:
     with pytest.raises(ConfigError) as caught:
         examine(comparison(config, ["erm", "gals"], [0], {}))
-    (problem,) = caught.value.problems
-    assert problem.startswith("gals: method 'gals' needs maps of where CLIP looks")
+    problem, others = caught.value.problems
+    assert problem.startswith("gals: needs maps of where CLIP looks")
     assert "name CLIP's weights with -o gals.clip=FILE, or" in problem
+    assert others == "the other can be trained: --methods erm"
+
+
+def test_what_methods_say_of_their_runs(config: RunConfig) -> None:
+    (remark,) = examine(comparison(config, ["erm", "irm", "vrex"], [0], {"vrex": {"anneal": "1"}})).remarks
+    assert remark.startswith("the penalty of irm weighs 1 in its first 500 iterations, and a run has ")
+    assert remark.endswith("give -o irm.anneal=… a smaller number")
 
 
 @pytest.mark.parametrize(
@@ -139,6 +213,31 @@ def test_rows_of_other_images_are_noticed(
     keep_record(study, examine(study), tmp_path)
     monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: make_table(seed=99))
     with pytest.raises(ValueError, match=r"holds a comparison on other data: table, pairs, held out pairs changed"):
+        keep_record(study, examine(study), tmp_path)
+
+
+def test_methods_with_pairs_or_masks_join_those_without_and_leave_again(
+    config: RunConfig, make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Masked, "regions", lambda *_: halves(make_table(seed=0)))
+    for methods in (["erm"], ["erm", "ipg"], ["erm", "ipg", "epg"], ["gals_mask", "erm"], ["jtt"]):
+        study = comparison(config, methods, [0], {})
+        keep_record(study, examine(study), tmp_path)
+
+
+@pytest.mark.parametrize("methods", [["ipg", "erm"], ["jtt", "erm"], ["ipg"]])
+def test_other_images_are_noticed_whichever_method_comes_first(
+    methods: list[str],
+    config: RunConfig,
+    make_table: Callable[..., ImageTable],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    study = comparison(config, ["erm", "ipg"], [0], {})
+    keep_record(study, examine(study), tmp_path)
+    monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: make_table(seed=99))
+    study = comparison(config, methods, [0], {})
+    with pytest.raises(ValueError, match=r"holds a comparison on other data: table, "):
         keep_record(study, examine(study), tmp_path)
 
 

@@ -267,11 +267,19 @@ def test_a_name_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_titles(tmp_path: Path) -> None:
     titles = [trial.title for trial in study_of(tmp_path).trials]
     assert titles[1] == "erm (paper), seed 1"  # to which pairs are nothing
-    assert titles[2] == "joint order=sum (tuned), 40 pairs, alpha 0.2, every 4, seed 7"
+    assert titles[2] == "joint order=sum (tuned), 40 pairs, every 4, seed 7"
     trial = study_of(tmp_path).trials[2]
     assert replace(trial, study="mine", protocol="mine").title.startswith("joint order=sum, 40 pairs, ")
     kept = replace(trial, config=trial.config.with_changes(pairs="folder"))
-    assert kept.title == "joint order=sum (tuned), pairs folder, alpha 0.2, every 4, seed 7"
+    assert kept.title == "joint order=sum (tuned), pairs folder, every 4, seed 7"
+    told = {
+        name: replace(trial, method=name, config=trial.config.with_changes(method=name, options={})).title
+        for name in ("ipg", "continuous", "cggd", "pair_augmentation", "pair_contrastive", "ncm", "groupdro")
+    }  # what acts on each
+    paced = {name for name, title in told.items() if "every 4" in title}
+    assert {name for name, title in told.items() if "alpha 0.2" in title} == {"ipg", "continuous"}
+    assert paced == {"ipg", "continuous", "cggd"}
+    assert {name for name, title in told.items() if "40 pairs" in title} == told.keys() - {"groupdro"}
 
 
 def test_which_methods_are_on_pairs_is_known_without_torch() -> None:

@@ -181,6 +181,11 @@ def test_of_epg_the_attribution_tells_which_figure_it_is(project: Path) -> None:
     assert told == ["56.1 ± 7.0", "–", "–"]
 
 
+def test_what_is_rederived_is_called_so_beside_the_figure_of_its_paper(project: Path) -> None:
+    text = _table_of(project, "celeba_subset", _arm("eva_e") + _arm("dkt"), 'selection = "worst_group"')
+    assert [cells(text, name)[-1] for name in ("EvA-E (re-derived)", "DKT (re-derived)")] == ["82.7", "92.3"]
+
+
 def test_quoted_figures_stand_in_no_other_table(project: Path) -> None:
     """Where no head says that the protocol is another one."""
     figures = published()

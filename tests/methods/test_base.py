@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -54,6 +56,13 @@ def test_names_and_summaries(name: str) -> None:
     assert kind.summary.endswith(".")
     assert kind.needs == {need for need, names in NEEDED.items() if name in names}
     assert NEEDED.keys() == NEEDS.keys()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_file_has_its_formula_and_says_how_it_differs(name: str) -> None:
+    text = sys.modules[method_class(name).__module__].__doc__ or ""
+    assert re.search(r"^    \S", text, re.MULTILINE)
+    assert re.search(r"^Differs from [^\n]+:", text, re.MULTILINE)
 
 
 def test_unknown_method() -> None:
@@ -188,6 +197,18 @@ def test_costs_are_the_images_that_pass_the_network(name: str, toy: Any, drawn: 
         method.step(toy.batch(number))
     terms = {"1": 1.0, "1 + 2 B_I/B_D": 1 + 2 * 6 / 9, "1 + 2 B_I/(k B_D)": 1 + 2 * 6 / (3 * 9)}
     assert seen / (6 * 9) == pytest.approx(terms[method_class(name).cost])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_which_losses_are_weighted_by_class(name: str, one_epoch: Any, make_table: Callable[..., ImageTable]) -> None:
+    table = make_table()
+    uneven = table.take((table.split > 0) | (table.label == 0) | (torch.arange(len(table)) % 3 == 0))
+    plain, weighted = (
+        one_epoch(name, table=uneven, class_weighted=weighted, **LOOP.get(name, {})).model.state_dict()
+        for weighted in (False, True)
+    )
+    same = all(torch.equal(value, weighted[key]) for key, value in plain.items())
+    assert same != method_class(name).weighs_classes
 
 
 @pytest.mark.parametrize("name", METHODS)

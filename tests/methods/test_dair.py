@@ -13,8 +13,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ipg.config import RunConfig
 from ipg.data.batches import Batch
-from ipg.methods.dair import recolored_copy
+from ipg.methods.dair import Dair, recolored_copy
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 
 
@@ -145,6 +146,12 @@ def test_no_step_waits_for_the_device(toy: Any, no_waiting: Any, augment: str) -
     with no_waiting:
         values = method.step(batch)
     assert all(value.ndim == 0 and not value.requires_grad for value in values.values())
+
+
+def test_it_says_that_it_changes_colours_alone(toy: Any) -> None:
+    said = "dair changes the colours of images alone, which helps where they are the shortcut"
+    assert Dair.remark(RunConfig(method="dair"), toy.table()) == said
+    assert Dair.remark(RunConfig(method="dair"), replace(toy.table(), name="colored_mnist_dair")) is None
 
 
 def test_there_is_no_state(toy: Any, tmp_path: Path) -> None:

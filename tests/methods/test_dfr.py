@@ -157,7 +157,8 @@ def test_every_group_has_an_image_to_fit_and_one_to_judge_by(
     small = table.take(kept)
     config = config.with_changes(epochs=1)
     if smallest == 1:
-        with pytest.raises(ValueError, match="'dfr' splits the validation images of every group in two, and the small"):
+        says = f"validation images of every group in two, and there is one alone of {table.group_names[1]}: add some"
+        with pytest.raises(ValueError, match=says):
             train(config, gather(config, table=small))
         return
     assert len(rarest) > 2

@@ -195,6 +195,19 @@ def test_a_run_with_clip(clip_weights: Path, photos: ImageTable) -> None:
     assert outcome.rows[0]["train"]["penalty"] > 0
 
 
+@pytest.mark.parametrize("name", ["pets", "waterbirds100_reverse", "waterbirds100"])
+def test_what_to_look_for_has_to_be_said_but_of_birds(clip_weights: Path, photos: ImageTable, name: str) -> None:
+    config = RunConfig(method="gals", device="cpu", options={"clip": str(clip_weights), "network": "tiny"})
+    table = replace(photos, name=name)
+    if name == "waterbirds100":
+        found = Gals.regions(config, table)
+        assert found is not None
+        assert found.shape == (12, 1, 16, 16)
+        return
+    with pytest.raises(ValueError, match=f"look for birds unless told otherwise: say what matters in {name} with -o"):
+        Gals.regions(config, table)
+
+
 def test_what_clip_cannot_do(clip_weights: Path, photos: ImageTable, make_table: Any) -> None:
     cases = [
         ({"clip": "none.pt"}, "there are no CLIP weights 'none.pt': expected a file, or one of .*openai"),

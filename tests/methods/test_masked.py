@@ -169,6 +169,16 @@ def test_other_methods_are_given_no_masks(table: ImageTable, make_halves: Any) -
     assert same(with_masks, train(config, gather(config, table=table)))
 
 
+@pytest.mark.parametrize("name", ["epg", "gals_mask", "gals"])
+def test_masks_of_what_must_not_matter_are_pointed_out(name: str, table: ImageTable) -> None:
+    kind, other = METHODS[name], replace(table, name="waterbirds100_reverse")
+    told = kind.remark(RunConfig(method=name), other)
+    expected = f"in waterbirds100_reverse masks show what must not matter; give {name} -o outside=true"
+    assert told == (expected if name != "gals" else None)  # which is told in words what to look for
+    assert kind.remark(RunConfig(method=name, options={"outside": "true"}), other) is None
+    assert kind.remark(RunConfig(method=name), table) is None
+
+
 def test_normalisation_of_the_network() -> None:
     network = ImageModel(
         nn.Sequential(nn.Flatten(), nn.Linear(12, 2)),

@@ -264,6 +264,26 @@ def test_training(name: str, form: dict[str, Any], make_table: Callable[..., Ima
     assert not any(module._forward_hooks for module in outcome.model.modules())
 
 
+@pytest.mark.parametrize("name", ANNEALED)
+def test_a_run_that_ends_before_the_weight_changes_says_so(name: str, toy: Any) -> None:
+    def remark(**options: Any) -> str | None:
+        config = RunConfig(method=name, epochs=3, batch=5, options=options)
+        found: str | None = method_class(name).remark(config, toy.table())  # 12 images, so 9 iterations
+        return found
+
+    told = remark(weight=7, weight_before=2, anneal=9)
+    assert told == (
+        f"the penalty of {name} weighs 2 in its first 9 iterations, and a run has 9: it never comes to 7; "
+        f"give -o anneal=… a smaller number"
+    )
+    assert remark() is not None  # the defaults are for longer runs
+    assert remark(weight=7, weight_before=2, anneal=8) is None
+    assert remark(weight=2, weight_before=2, anneal=9) is None
+    longer = RunConfig(method=name, epochs=3, steps=4, options={"anneal": 11})
+    assert method_class(name).remark(longer, toy.table()) is None
+    assert METHODS["coral"].remark(longer, toy.table()) is None
+
+
 def test_mean_over() -> None:
     table = torch.tensor([[1.0, 2.0], [100.0, 100.0], [3.0, 6.0]])
     assert mean_over(table, torch.tensor([True, False, True])).tolist() == [2.0, 4.0]

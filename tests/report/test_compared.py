@@ -18,6 +18,7 @@ from ipg.report.compare_page import accuracy_dots, difference_dots, render_compa
 from ipg.report.compared import Comparison, MethodRows, series_of
 
 GROUPS = {"cat, sand": 400, "cat, grass": 40, "dog, sand": 0, "dog, grass": 300}
+FOOT = "Invariance Pair Guidance. This page is one file and loads nothing."
 ORIGIN = {
     "hardware": "a machine",
     "versions": {"ipg": "1", "python": "3.99", "torch": "9.9"},
@@ -55,6 +56,7 @@ def facts(**changes: Any) -> Facts:
         "attributes": ("sand", "grass"),
         "training": {**GROUPS, "cat, grass": 0},
         "tested": GROUPS,
+        "validated": {**GROUPS, "dog, grass": 0},
         "pairs": 40,
         "held_out": 12,
         "drawn": False,
@@ -235,7 +237,9 @@ def test_caveats_of_an_ordinary_comparison(plain: MethodRows, guided: MethodRows
         ({"selection": "training_environments"}, "rewards a shortcut"),
         ({"given": {"epochs": 2, "jtt.copies": "5"}}, "Settings that you gave: epochs 2, jtt.copies 5."),
         ({"workers": 2}, "with 2 runs at once"),
+        ({}, "Plain training took 2.0 s a run: ratios of runs as short as that"),
         ({"facts": facts(drawn=True)}, "Every seed draws its own"),
+        ({"facts": facts(remarks=["the penalty is late"])}, " The penalty is late."),
         ({"facts": facts(held_out=0)}, "There are no held-out pairs"),
         ({"facts": facts(attributes=("none",))}, "come without group labels"),
         ({"seeds": 1}, "One seed: there is no telling"),
@@ -252,7 +256,50 @@ def test_caveats_on_what_methods_are_given(plain: MethodRows) -> None:
     assert "DFR is given group labels of the validation images" in text
     assert "IRM is given the environments" in text
     assert "3 methods are compared with ERM" in text
-    assert "GROUPDRO gives every test image the same class as ERM does" in text
+    assert "methods are compared" not in said(make(plain, method("groupdro", {}), method("irm", {}), seeds=1))  # no p
+    assert "GROUPDRO, DFR and IRM give every test image the same class as ERM does, with every seed" in text
+    assert "No validation image is of the group dog, sand or dog, grass, which DFR therefore does not see." in text
+    alone = said(make(plain, method("groupdro", plain.rows), selection="worst_group"))
+    assert "GROUPDRO gives every test image the same class as ERM does" in alone
+    assert "dog, grass, which the choice of the epoch therefore does not see." in alone
+    assert "No validation image is of the group" not in said(make(plain, method("groupdro", plain.rows)))
+
+
+@pytest.mark.parametrize(("name", "options"), [("dkt", {"policy": "learned"}), ("eva_e", {"judge": "worst_group"})])
+def test_caveats_on_options_that_use_validation_groups(plain: MethodRows, name: str, options: dict[str, str]) -> None:
+    expected = f"{name.upper()} is given group labels of the validation images to fit to."
+    assert expected in said(make(plain, method(name, plain.rows, options=options)))
+    assert expected not in said(make(plain, method(name, plain.rows, options={"policy": "fixed", "judge": "average"})))
+
+
+def test_caveats_on_how_often_pairs_are_drawn(plain: MethodRows) -> None:
+    methods = [plain, *(method(name, plain.rows) for name in ("ipg", "cggd", "pair_augmentation"))]
+    text = said(make(*methods, settings={"every": 4}))
+    expected = (
+        "IPG and CGGD draw pairs in one of 4 iterations, PAIR_AUGMENTATION in every one: --every 1 gives all as many."
+    )
+    assert expected in text
+    assert "IPG draws pairs more rarely while they agree" in said(
+        make(plain, methods[1], methods[3], settings={"every": "auto"})
+    )
+    own = method("cggd", plain.rows, options={"every": 2})
+    text = said(make(plain, methods[1], own, methods[3], settings={"every": 1}))
+    assert "CGGD draws pairs in one of 2 iterations, PAIR_AUGMENTATION in every one" in text
+    assert "IPG draws pairs" not in text
+    for few, every in ((methods, 1), (methods[:3], 4), ([plain, methods[3]], 4)):
+        assert "gives all as many" not in said(make(*few, settings={"every": every}))
+
+
+def test_caveats_on_classes_that_are_weighted(plain: MethodRows) -> None:
+    methods = [plain, method("groupdro", plain.rows), method("lff", plain.rows)]
+    expected = "Classes of few images weigh more in the loss, but not in that of GROUPDRO and LFF."
+    assert expected in said(make(*methods, settings={"class_weighted": True}))
+    for few, changes in (
+        (methods, {"settings": {"class_weighted": False}}),
+        (methods[1:], {"settings": {"class_weighted": True}}),
+        (methods, {"settings": {"class_weighted": True}, "facts": facts(training=dict.fromkeys(GROUPS, 7))}),
+    ):
+        assert "weigh more" not in said(make(*few, **changes))
 
 
 def test_all_that_methods_may_need_has_words() -> None:
@@ -279,7 +326,9 @@ def test_caveats_on_failed_and_collapsed_runs(plain: MethodRows) -> None:
     lost["metrics"]["groups"] = groups
     text = said(make(plain, method("ipg", {0: lost, 2: row(0.5, 0.5)}, failures={1: "died"})))
     assert "IPG has no result for 1 seed of 3 (1)" in text
-    assert "IPG gives every image the same class in 1 of 2 runs" in text
+    assert "IPG gives every image the same class in 1 of 2 runs. It is counted; its pairs agree because" in text
+    lost["metrics"]["pair_disagreement"] = None
+    assert "in 2 of 2 runs. They are counted. " in said(make(plain, method("ipg", {0: lost, 1: lost})))
     assert "broke off" not in text
 
 
@@ -351,6 +400,15 @@ def test_failed_runs_are_listed_and_nothing_is_unescaped(plain: MethodRows) -> N
     assert "img" not in page.tags
     assert page.text.count('alert("1")') > 8
     assert "Runs that failed" in page.text
+
+
+def test_the_options_of_every_method_are_told(plain: MethodRows) -> None:
+    jtt = method("jtt", plain.rows, options={"first_epochs": 1, "copies": 20})
+    text = Reader(
+        render_comparison(make(plain, jtt, method("gals", plain.rows, options={"weight": 1e4, "clip": ""})))
+    ).text
+    assert text.endswith("Options of each method's own JTT first_epochs 1, copies 20 GALS weight 10000 " + FOOT)
+    assert "Options of each" not in Reader(render_comparison(make(plain))).text
 
 
 def test_settings_are_told_as_on_the_page_of_a_report(plain: MethodRows) -> None:

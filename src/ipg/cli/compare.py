@@ -37,6 +37,8 @@ images, with a folder of pairs
 `ipg compare --methods erm,jtt --seeds 0,7,42 -o jtt.copies=5 --workers 1`: seeds by number, an option of one method,
 one run after the other so that times can be compared
 
+`ipg compare --methods erm,ipg,ncm -o ncm.model=linear -o ipg.every=1`: settings for one method alone
+
 **Continuing.** The same command again runs what is missing or failed and writes the page anew. With more methods or
 seeds it adds them.
 """
@@ -53,7 +55,12 @@ def compare(
     seeds: Annotated[str, typer.Option(help="How many seeds, or the seeds themselves: 0,7,42.")] = "3",
     option: Annotated[
         list[str] | None,
-        typer.Option("-o", "--option", help="An option of one method.", metavar="METHOD.NAME=VALUE"),
+        typer.Option(
+            "-o",
+            "--option",
+            help="An option of one method, or a setting for it alone, e.g. ncm.freeze=true.",
+            metavar="METHOD.NAME=VALUE",
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file of settings; options on the command line override it.")
@@ -69,7 +76,8 @@ def compare(
 ) -> None:
     """Train several methods with the same seeds on the same data, and write one page on how they differ.
 
-    All methods get the same settings. If a method cannot train on the data, the command says so before anything trains.
+    All methods get the same settings, but for those that -o gives to one alone. If a method cannot train on the data,
+    the command says so before anything trains.
     A run that fails does not stop the others; the command then exits with 1.
     """
     check_cluster(cluster, cpus, gpus, workers)
@@ -128,14 +136,14 @@ def _seeds(text: str) -> list[int]:
 
 
 def _options(given: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Options of methods' own, by method."""
+    """Options of methods' own, and settings for one alone, by method."""
     found: dict[str, dict[str, str]] = {}
     for text in given:
         name, equals, value = text.partition("=")
         method, dot, name = name.strip().partition(".")
         if not (equals and dot and name):
             raise ValueError(f"--option {text!r}: expected METHOD.NAME=VALUE, e.g. -o jtt.copies=5")
-        found.setdefault(method, {})[name] = value.strip()
+        found.setdefault(method, {})[name.strip().replace("-", "_")] = value.strip()
     return found
 
 
@@ -153,6 +161,7 @@ def _collect(
     study: Study, facts: Facts, folder: Path, *, given: Mapping[str, Any], workers: int | None, command: str
 ) -> Comparison:
     """The rows of the study, and why others are missing."""
+    from ipg.experiments.compare import own_settings
     from ipg.experiments.store import Store, read_rows
     from ipg.experiments.tables.text import NAMES
     from ipg.report.compared import Comparison, MethodRows, series_of
@@ -161,13 +170,13 @@ def _collect(
     store = Store(folder)
     rows = {row["key"]: row for row in read_rows(store.rows)}
     names = list(dict.fromkeys(trial.method for trial in study.trials))
-    views = []
+    views, own = [], own_settings(study)
     for name, series in zip(names, series_of(names), strict=True):
         trials = [trial for trial in study.trials if trial.method == name]
         done = {trial.seed: rows[trial.key] for trial in trials if trial.key in rows}
         failed = {trial.seed: _last_line(store.error_file(trial.key)) for trial in trials if trial.key not in rows}
-        views.append(MethodRows(name, NAMES.get(name, name), series, done, failed))
-    config = as_started(study.trials[0].config)
+        views.append(MethodRows(name, NAMES.get(name, name), series, done, failed, own[name]))
+    config = as_started(study.shared or study.trials[0].config)
     shared = {name: value for name, value in config.flat().items() if name not in ("seed", "method", *config.options)}
     seeds = list(dict.fromkeys(trial.seed for trial in study.trials))
     return Comparison(facts, views, seeds, config.selection, given, shared, workers, command)
@@ -181,12 +190,14 @@ def _last_line(file: Path) -> str:
 def _print(console: Any, found: Comparison) -> None:
     """The main figures as a table."""
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from ipg.cli.console import percent
     from ipg.report.caveats import went_wrong
 
-    table = Table("method", *("worst group", "average", "pairs disagree", "time × plain", "seeds"))
+    table = Table(
+        Column("method", no_wrap=True), *("worst group", "average", "pairs disagree", "time × plain", "seeds")
+    )
     for column in table.columns[1:]:
         column.justify = "right"
     for method in found.methods:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipg.cli.errors import printable
-from ipg.cli.options import AttributeColumn, LabelColumn, PathColumn, SplitSeed
+from ipg.cli.options import AttributeColumn, EnvironmentColumn, LabelColumn, PathColumn, SplitSeed
 from ipg.words import number_of
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def check(
     path_column: PathColumn = "path",
     label_column: LabelColumn = "label",
     attribute_column: AttributeColumn = "attribute",
+    environment_column: EnvironmentColumn = "environment",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")] = False,
 ) -> None:
     """Count the images of each split, label and group, look for broken ones and copies, and say what that means.
@@ -74,7 +75,7 @@ def check(
     from ipg.data.load import list_files, load
     from ipg.data.reading import Reading
 
-    reading = Reading(split_seed, path_column, label_column, attribute_column)
+    reading = Reading(split_seed, path_column, label_column, attribute_column, environment_column)
     console = Console(highlight=False)
     problems: list[str] = []
     try:

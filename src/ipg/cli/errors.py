@@ -124,7 +124,7 @@ def _explain(error: Exception, option: str | None) -> list[str] | None:
         return ["out of memory: free some, or make the batches of a training smaller with --batch and --pair-batch"]
     problems = getattr(error, "problems", None)
     if isinstance(problems, list):
-        more = len(problems) - MOST_LINES
+        more = 0 if getattr(error, "named_in_full", False) else len(problems) - MOST_LINES
         return problems if more <= 0 else [*problems[: MOST_LINES - 1], f"… and {more + 1} more mistakes"]
     if isinstance(error, ValueError) or type(error).__module__.startswith("ipg."):
         return [str(error)]

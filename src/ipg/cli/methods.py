@@ -23,7 +23,7 @@ EXAMPLES = """
 
 `ipg methods --long`: all in full, with the figures, or why they could not be reproduced
 
-`ipg methods joint`: one method with its formula and its own options
+`ipg methods joint`: one method with its formula, its own options, and what `ipg search` looks at
 """
 
 
@@ -76,7 +76,7 @@ def methods(
     if name is not None:
         kind = method_class(name)
         _describe(console, kind)
-        _facts(console, kind, standing(name))
+        _facts(console, kind, standing(name), searched=True)
         return
     for kind in METHODS.values():
         console.print(f"[bold]{kind.name}[/bold]: {kind.summary}", highlight=False)
@@ -93,15 +93,17 @@ def _short(paper: str) -> str:
     return f"{name} {rest[-4:]}"
 
 
-def _facts(console: Console, kind: type[Method], found: Verdict) -> None:
-    """What a method needs and costs, where it comes from, and how it stands."""
+def _facts(console: Console, kind: type[Method], found: Verdict, *, searched: bool = False) -> None:
+    """What a method needs and costs, where it comes from, how it stands and, if asked for, where a search looks."""
     from rich.table import Table
     from rich.text import Text
 
+    from ipg.experiments.search.space import describe
     from ipg.methods.base import NEEDS
     from ipg.methods.citations import citation
 
-    facts = {
+    space = "; ".join(f"{name} {describe(values)}" for name, values in kind.space.items())
+    facts = ({"search": space} if searched else {}) | {
         "needs": ", ".join(NEEDS[need] for need in sorted(kind.needs)) or "nothing but labels",
         "cost": f"{kind.cost} (plain training: 1)",
         "paper": citation(kind),

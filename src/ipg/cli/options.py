@@ -25,6 +25,7 @@ __all__ = [
     "ClusterAddress",
     "Cpus",
     "Engine",
+    "EnvironmentColumn",
     "Gpus",
     "KnownAttributeColumn",
     "KnownLabelColumn",
@@ -118,6 +119,7 @@ SplitSeed = Annotated[int, typer.Option(help=field_help()["split_seed"], min=0)]
 PathColumn = Annotated[str, typer.Option(help=field_help()["path_column"])]
 LabelColumn = Annotated[str, typer.Option(help=field_help()["label_column"])]
 AttributeColumn = Annotated[str, typer.Option(help=field_help()["attribute_column"])]
+EnvironmentColumn = Annotated[str, typer.Option(help=field_help()["environment_column"])]
 """How own images are read, for commands that take no other settings."""
 KnownPathColumn = Annotated[str | None, typer.Option(help=field_help()["path_column"])]
 KnownLabelColumn = Annotated[str | None, typer.Option(help=field_help()["label_column"])]

@@ -67,6 +67,7 @@ def train(
     from ipg.evaluation.doctor.training import one_class_remedy, run_begun_again
     from ipg.evaluation.groups import is_constant
     from ipg.evaluation.selection import kept_epoch
+    from ipg.methods import method_class
     from ipg.training.distributed import processes
     from ipg.training.listeners import Listener, TensorBoard
     from ipg.training.loop import train as run
@@ -87,6 +88,7 @@ def train(
                 starts_anew(chosen, materials.model),
                 outputs_taken(chosen, materials),
                 unseen_groups(chosen, materials.table),
+                method_class(chosen.method).remark(chosen, materials.table),
             )
             listener.about = [note for note in told if note is not None]
             outcome = run(chosen, materials, folder=folder, listeners=listeners)

@@ -4,8 +4,9 @@ Folders: `photos/cat/…`, `photos/dog/…`, or with splits above, `photos/train
 have no attribute.
 
 Table (CSV, TSV or Parquet): `path`, relative to the table's folder, and `label`; optionally `attribute`, what must not
-matter, with any number of values, or `group`, which is taken apart (`groups` says how); and `split` (train, validation,
-test, or 0, 1, 2). The first three may be called otherwise (`reading`); case does not matter where it is clear.
+matter, with any number of values, or `group`, which is taken apart (`groups` says how); `environment`, where the image
+comes from; and `split` (train, validation, test, or 0, 1, 2). All but the last and `group` may be called otherwise
+(`reading`); case does not matter where it is clear.
 
 Splits that are missing are drawn from the training images, stratified by label and attribute.
 """
@@ -28,12 +29,14 @@ from ipg.data.listing import Listing, RowsError, look_for_files
 from ipg.data.reading import Reading, likeliest
 from ipg.data.sources import FolderSource, Source, ZipSource, is_image, passed_over
 from ipg.data.splits import SHARES, SPLIT_NAMES, SPLITS, draw_missing
-from ipg.words import listed
+from ipg.words import listed, number_of
 
 __all__ = ["is_table", "read"]
 
-COLUMNS = ("path", "label", "attribute", "group", "split")
+COLUMNS = ("path", "label", "attribute", "group", "environment", "split")
 SIZE = 224
+MANY = 6
+"""Environments up to which they are named."""
 _SPLIT_FOLDERS = {name for name in SPLIT_NAMES if not name.isdecimal()}  # 0 and 1 are classes
 _LAYOUT = "expected a folder for each class with its images in it, or a CSV with the columns path and label"
 
@@ -81,7 +84,7 @@ def _read_table(place: Path, home: Path, reading: Reading) -> Listing:
         raise DataError(f"there is no folder {home} for the images of {place}")
     readable = not problems  # whatever is wrong with its rows
     wrong: set[int] = set()
-    for role in ("label", "attribute", "group"):
+    for role in ("label", "attribute", "group", "environment"):
         cells = columns[roles[role]] if role in roles else []
         empty = [row for row, text in enumerate(cells) if not text]
         problems += [f"{columns.where(row)}: no {roles[role]}" for row in empty]
@@ -120,7 +123,12 @@ def _of_columns(
     if "split" in columns:
         split = torch.tensor([SPLIT_NAMES[text.lower()] for text in columns["split"]])
     notes = list(_unused(extra, attribute))
-    listing = _listing(place, source, files, labels, attribute, split, reading.split_seed, notes)
+    environment = torch.zeros_like(labels[0])
+    if "environment" in roles:
+        environment, names = numbered(columns[roles["environment"]])
+        told = f": {listed(names)}" if len(names) <= MANY else ""
+        notes.append(f"{number_of(len(names), 'environment')} by the column {roles['environment']}{told}")
+    listing = _listing(place, source, files, labels, attribute, split, reading.split_seed, notes, environment)
     return replace(listing, label_column=reading.label_column)
 
 
@@ -140,8 +148,13 @@ def _elsewhere(columns: Columns, name: str, home: Path, problems: list[str]) -> 
 
 
 def _wanted(reading: Reading) -> dict[str, str]:
-    """The columns by what they hold; a column that is named for the attribute takes the place of `group`."""
+    """The columns by what they hold; a column that is named for the attribute takes the place of `group`.
+
+    One that is called `environment` and is named for something else holds no environments.
+    """
     wanted = {name: name for name in COLUMNS} | reading.renamed
+    if "environment" not in reading.renamed and "environment" in reading.renamed.values():
+        del wanted["environment"]
     if "attribute" in reading.renamed:
         del wanted["attribute" if wanted["attribute"] == "group" else "group"]
     return wanted
@@ -150,7 +163,7 @@ def _wanted(reading: Reading) -> dict[str, str]:
 def _misspelt(place: Path, extra: Sequence[str], roles: Mapping[str, str]) -> Iterator[str]:
     """Columns that nobody asked for and whose names are nearly those of columns that are not there."""
     grouped = {"attribute", "group"} if roles.keys() & {"attribute", "group"} else set()
-    free = [name for name in COLUMNS if name not in {*roles, *grouped}]
+    free = [name for name in COLUMNS if name not in {*roles, *grouped, "environment"}]
     for name in extra:
         if near := difflib.get_close_matches(name.lower(), free, n=1, cutoff=0.75):
             option = f" Then say --{near[0]}-column {name}" if near[0] in ("path", "label", "attribute") else ""
@@ -222,6 +235,7 @@ def _listing(
     split: Tensor | None,
     seed: int,
     notes: Sequence[str],
+    environment: Tensor | None = None,
 ) -> Listing:
     if len(label[1]) < 2:
         raise DataError(f"{place}: every image has the label {label[1][0]!r}; a classifier needs two classes or more")
@@ -251,5 +265,6 @@ def _listing(
         notes=tuple(notes),
         drawn=seed if drawn else None,
         nested=attribute.nested,
+        environment=environment,
     )
     return listing if drawn else listing.by_split()  # a draw must not decide the order of the cache

@@ -43,11 +43,14 @@ class Listing:
     """The seed that drew the split; None where the data has one."""
     nested: bool = False
     """Whether an attribute stands for something else under every label."""
+    environment: Tensor | None = None  # (N,)
+    """None where all images are of one."""
 
     def by_split(self) -> Listing:
         """The rows sorted by split, so that a split of the memory-mapped images is one piece and is not copied."""
         order = torch.argsort(self.split, stable=True)
-        columns = {name: getattr(self, name)[order] for name in ("label", "attribute", "split", "content")}
+        names = ("label", "attribute", "split", "content", *(() if self.environment is None else ("environment",)))
+        columns = {name: getattr(self, name)[order] for name in names}
         return replace(self, files=tuple(self.files[row] for row in order.tolist()), **columns)
 
     def table(self, size: int | None = None) -> ImageTable:
@@ -59,7 +62,7 @@ class Listing:
             label=self.label,
             attribute=self.attribute,
             split=self.split,
-            environment=torch.zeros_like(self.label),
+            environment=torch.zeros_like(self.label) if self.environment is None else self.environment,
             content=self.content,
             splits=SPLITS,
             classes=self.classes,

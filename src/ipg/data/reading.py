@@ -29,6 +29,7 @@ USUAL: dict[str, tuple[str, ...]] = {
         *("attribute", "background", "place", "environment", "env", "domain", "context", "scene", "confounder"),
         *("shortcut", "bias", "hospital", "scanner", "site", "a"),
     ),
+    "environment": ("environment", "env", "domain", "source", "hospital", "site", "center", "centre", "scanner"),
 }
 """What people call the columns, the likeliest names first."""
 
@@ -42,6 +43,7 @@ class Reading:
     path_column: str = "path"
     label_column: str = "label"
     attribute_column: str = "attribute"
+    environment_column: str = "environment"
 
     @classmethod
     def of(cls, config: RunConfig) -> Reading:
@@ -64,15 +66,13 @@ class Reading:
     @property
     def renamed(self) -> dict[str, str]:
         """The columns that are called otherwise than usual, by what they hold."""
-        columns = {"path": self.path_column, "label": self.label_column, "attribute": self.attribute_column}
+        columns = {role: str(getattr(self, f"{role}_column")) for role in USUAL}
         return {role: name for role, name in columns.items() if name != role}
 
     def check(self, columns: Columns) -> None:
         """DataError where columns are missing; it names the options that say what they are called, with a guess."""
         wanted = {"path": self.path_column, "label": self.label_column}
-        if "attribute" in self.renamed:
-            wanted["attribute"] = self.attribute_column
-        require(columns, wanted)
+        require(columns, wanted | self.renamed)
 
 
 def require(columns: Columns, wanted: Mapping[str, str]) -> None:

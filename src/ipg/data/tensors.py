@@ -16,7 +16,7 @@ from ipg.words import listed
 __all__ = ["as_bytes", "table_of"]
 
 EXPECTED = 'expected {"train": (images, labels), "test": (images, labels)}'
-COLUMNS = ("images", "labels", "attributes")
+COLUMNS = ("images", "labels", "attributes", "environments")
 CHANNELS = 4
 """The most that images have; more in their place, and few in the last, are heights."""
 
@@ -25,7 +25,8 @@ def table_of(data: Mapping[str, Sequence[Any]], name: str = "tensors") -> ImageT
     """A table of images by split: `{"train": (images, labels), "test": (images, labels)}`.
 
     Images (N, C, H, W) are bytes, or floats from 0 to 1, which become bytes. A third tensor holds the attributes, what
-    must not matter. Labels and attributes are numbered from 0 and named by their numbers.
+    must not matter, a fourth the environments, where images come from. All are numbered from 0 and named by their
+    numbers.
 
     Raises:
         DataError: there is no split to train on, or what a split holds does not fit together.
@@ -40,7 +41,8 @@ def table_of(data: Mapping[str, Sequence[Any]], name: str = "tensors") -> ImageT
     splits = tuple(split for split in SPLITS if split in given)
     parts = [_part(split, given[split]) for split in splits]
     if len({len(part) for part in parts}) > 1:
-        raise DataError("some splits have attributes and others have none; give them to all or to none")
+        what = "environments" if all(len(part) > 2 for part in parts) else "attributes"
+        raise DataError(f"some splits have {what} and others have none; give them to all or to none")
     shapes = {split: tuple(part[0].shape[1:]) for split, part in zip(splits, parts, strict=True)}
     if len(set(shapes.values())) > 1:
         told = listed(f"{split} {shape}" for split, shape in shapes.items())
@@ -53,7 +55,7 @@ def table_of(data: Mapping[str, Sequence[Any]], name: str = "tensors") -> ImageT
         label=label,
         attribute=attribute,
         split=torch.repeat_interleave(torch.tensor([len(part[0]) for part in parts])),
-        environment=torch.zeros_like(label),
+        environment=rest[1] if len(rest) > 1 else torch.zeros_like(label),
         content=label,
         splits=splits,
         classes=_numbered(label),
@@ -88,10 +90,13 @@ def as_bytes(images: Any, what: str) -> Tensor:
 
 
 def _part(split: str, given: Any) -> list[Tensor]:
-    """Images, labels and, where given, attributes of a split."""
+    """Images, labels and, where given, attributes and environments of a split."""
     columns = list(getattr(given, "tensors", given)) if not isinstance(given, Tensor) else [given]
-    if not 2 <= len(columns) <= 3:
-        raise DataError(f"{split} must be (images, labels) or (images, labels, attributes), got {len(columns)} of them")
+    if not 2 <= len(columns) <= 4:
+        raise DataError(
+            f"{split} must be (images, labels) or (images, labels, attributes), perhaps with environments after them, "
+            f"got {len(columns)} of them"
+        )
     part = [as_bytes(columns[0], f"{split} images")]
     for name, column in zip(COLUMNS[1:], columns[1:], strict=False):
         found = torch.as_tensor(column).cpu()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from ipg.config import EARLIER, ConfigError, RunConfig
+from ipg.config import EARLIER, PANELS, ConfigError, RunConfig
 from ipg.data.load import list_files, load
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
@@ -27,7 +27,7 @@ from ipg.training.engine import resolve
 from ipg.training.folder import FILES, read_json, same_setting
 from ipg.training.materials import Materials, gather
 
-__all__ = ["SPLIT", "Facts", "as_called", "comparison", "examine", "keep_record"]
+__all__ = ["SPLIT", "Facts", "UnfitError", "as_called", "comparison", "examine", "keep_record", "own_settings"]
 
 NAME = "compare"
 SPLIT = "test"
@@ -36,6 +36,18 @@ RECORD = "data.json"
 """Beside the rows: digests of the images and pairs that they are of, and the settings that methods share."""
 SETTINGS = "settings"
 """In the record, among the keys of trials."""
+ALIKE = ("pairs", "pair_builder", "held_out_pairs", "selection", "seed")
+OWN = (
+    *("model", "weights", "normalization", "freeze"),
+    *(name for panel in ("Pairs and guidance", "Training") for name in PANELS[panel] if name not in ALIKE),
+)
+"""Settings that a method may have for itself alone: those of the network and of training."""
+
+
+class UnfitError(ConfigError):
+    """Methods that cannot be trained on the data: a sentence for each reason, and which of the others can be."""
+
+    named_in_full = True
 
 
 @dataclass(frozen=True)
@@ -48,13 +60,17 @@ class Facts:
     training: Mapping[str, int]
     """Images of each group, those without any among them."""
     tested: Mapping[str, int]
+    validated: Mapping[str, int]
     pairs: int
     """Pairs that guide the methods which need some."""
     held_out: int
     """Pairs to measure disagreement on."""
     drawn: bool
     """Whether another seed makes other training and test images."""
-    digests: Mapping[str, str | None]
+    digests: Mapping[str, str]
+    """Of what any method is given."""
+    remarks: Sequence[str] = ()
+    """What methods say of their runs before these begin."""
 
     @property
     def grouped(self) -> bool:
@@ -71,7 +87,7 @@ def comparison(
         config: settings of all methods.
         methods: their names.
         seeds: one run of every method each.
-        options: of methods' own, by method.
+        options: of methods' own, by method, and settings (`OWN`) that one has for itself.
 
     Raises:
         ConfigError: all that is wrong with methods, seeds and options.
@@ -85,9 +101,12 @@ def comparison(
         for name in options
         if name not in methods
     ]
+    configs: dict[str, RunConfig] = {}
     for name in dict.fromkeys(methods):
         try:
-            parse_options(method_class(name), options.get(name, {}))
+            configs[name] = _configured(config, name, options.get(name, {}))
+        except ConfigError as error:
+            problems += [f"{name}: {problem}" for problem in error.problems]
         except ValueError as error:
             problems.append(str(error))
     if problems:
@@ -101,21 +120,41 @@ def comparison(
                 name,
                 NAME,
                 seed,
-                config.with_changes(method=name, seed=seed, options=dict(options.get(name, {}))),
+                configs[name].with_changes(seed=seed),
             )
             for seed in seeds
             for name in methods
         ),
         SPLIT,
         unit="run",
+        shared=config,
     )
+
+
+def _configured(config: RunConfig, method: str, given: Mapping[str, Any]) -> RunConfig:
+    """`config` for a method with what is given for it alone."""
+    options = {name: value for name, value in given.items() if name not in OWN}
+    parse_options(method_class(method), options)
+    settings = {name: value for name, value in given.items() if name in OWN}
+    return RunConfig.from_mapping(settings, base=config.with_changes(method=method, options=options))
+
+
+def own_settings(study: Study) -> dict[str, dict[str, Any]]:
+    """What each method has for itself alone: all of its options, and the settings in which it differs."""
+    shared = cast(RunConfig, study.shared)
+    return {
+        trial.method: own_options(trial.config)
+        | {name: value for name in OWN if (value := getattr(trial.config, name)) != getattr(shared, name)}
+        for trial in study.trials
+    }
 
 
 def examine(study: Study) -> Facts:
     """Look at the data, and make every method ready to train with the first seed, without a single step.
 
     Raises:
-        ConfigError: a sentence for each method that cannot be trained on this data.
+        UnfitError: some method cannot be trained on this data.
+        ConfigError: there is nothing to compare them on.
     """
     first = study.trials[0]
     trials = [trial for trial in study.trials if trial.seed == first.seed]
@@ -124,27 +163,32 @@ def examine(study: Study) -> Facts:
     table = load(config.data, path=config.data_path, size=config.size, seed=config.seed, reading=Reading.of(config))
     if not len(table.indices(SPLIT)):
         raise ConfigError([f"{table.name} has no test images to compare methods on; give some rows the split test"])
-    problems: list[str] = []
+    refused: dict[str, list[str]] = {}  # methods by the reason
     materials: Materials | None = None  # with pairs, where any method has them
+    digests: dict[str, str] = {}
     for trial in trials:
         try:
             ready = _get_ready(trial, table)
+            if not digests or (ready.pairs is not None and "pairs" not in digests) or ready.masks is not None:
+                digests = _digests(ready, trial.method) | digests
             materials = ready if materials is None or materials.pairs is None else materials
         except (ValueError, ImportError, OSError) as error:
-            problems.append(f"{trial.method}: {_of_method(trial.method, str(error))}")
-    if problems or materials is None:
-        raise ConfigError(problems)
-    counts = {split: _counts(table, split) for split in ("train", SPLIT)}
+            refused.setdefault(_reason(trial.method, str(error)), []).append(trial.method)
+    if refused or materials is None:
+        raise UnfitError(list(_told(refused, [trial.method for trial in trials])))
+    counts = {split: _counts(table, split) for split in ("train", SPLIT, "validation")}
     return Facts(
         name=table.name,
         classes=table.classes,
         attributes=table.attributes,
         training=counts["train"],
         tested=counts[SPLIT],
+        validated=counts["validation"],
         pairs=len(materials.pairs or ()),
         held_out=len(materials.held_out or ()),
         drawn=_drawn(config, table, {trial.seed for trial in study.trials} - {first.seed}),
-        digests={name: digest for name, digest in materials.fingerprints().items() if name != "network"},
+        digests=digests,
+        remarks=[_of_method(trial.method, remark) for trial in trials if (remark := _remark(trial, table))],
     )
 
 
@@ -171,7 +215,8 @@ def keep_record(study: Study, facts: Facts, results: Path) -> None:
         ValueError: rows of this very comparison are of others, or the folder holds a comparison on another data set or
             with other settings, whose page this one's would replace.
     """
-    file, key = results / RECORD, study.trials[0].key
+    file, first = results / RECORD, study.trials[0].seed  # other seeds may draw other images
+    keys = [trial.key for trial in study.trials if trial.seed == first]
     known = read_json(file) if file.exists() else {}
     rows = read_rows(Store(results).rows)
     others = {str(row.get("dataset")) for row in rows} - {study.trials[0].dataset}
@@ -180,9 +225,13 @@ def keep_record(study: Study, facts: Facts, results: Path) -> None:
             f"{results} holds a comparison on other data ({', '.join(sorted(others))}); name another place with "
             f"--output, or delete it"
         )
-    if known.get(key, facts.digests) != facts.digests:
-        then = known[key]
-        changed = [name.replace("_", " ") for name, digest in facts.digests.items() if then.get(name) != digest]
+    then = {key: {name: digest for name, digest in known.get(key, {}).items() if digest is not None} for key in keys}
+    changed = [
+        name.replace("_", " ")
+        for name, digest in facts.digests.items()  # what no method of then was given is new, and not changed
+        if any(before.get(name, digest) != digest for before in then.values())
+    ]
+    if changed:
         raise ValueError(
             f"{results} holds a comparison on other data: {', '.join(changed)} changed since; name another place with "
             f"--output, or delete it"
@@ -193,14 +242,15 @@ def keep_record(study: Study, facts: Facts, results: Path) -> None:
             f"{results} holds another comparison: {'; '.join(differing)}; name another place with --output, or "
             f"delete it"
         )
-    write_json(file, {**known, key: dict(facts.digests), SETTINGS: {**before, **settings}})
+    digests = {key: {**then[key], **facts.digests} for key in keys}
+    write_json(file, {**known, **digests, SETTINGS: {**before, **settings}})
 
 
 def _settings(study: Study) -> dict[str, Any]:
-    """What all trials share, and options of methods' own as METHOD.NAME, as JSON has them."""
-    config = study.trials[0].config
-    aside = {"method", "seed", *ELSEWHERE, *config.options}
-    own = {f"{t.method}.{name}": value for t in study.trials for name, value in own_options(t.config).items()}
+    """What all trials share, and what methods have for themselves as METHOD.NAME, as JSON has them."""
+    config = cast(RunConfig, study.shared)
+    aside = {"method", "seed", *ELSEWHERE}
+    own = {f"{method}.{name}": v for method, named in own_settings(study).items() for name, v in named.items()}
     shared = {name: value for name, value in config.flat().items() if name not in aside}
     return dict(json.loads(json.dumps(shared | own)))
 
@@ -211,11 +261,22 @@ def _differing(
     """In what the rows there are were made otherwise, in words; nothing where there are none."""
     if before:
         then = {**RunConfig().flat(), **EARLIER, **before}  # a setting that is newer had its default
-        changed = [name for name in now if name in then and then[name] != now[name]]
-        return [f"{name} was {then[name]!r} and is now {now[name]!r}" for name in changed]
+        again = {trial.method for trial in study.trials} & {row.get("method") for row in rows}
+        own = [name for name in {**now, **before} if name.partition(".")[0] in again]
+        told = {name: (_in_effect(then, name), _in_effect(now, name)) for name in dict.fromkeys([*now, *own])}
+        return [
+            f"{name} was {was[0]!r} and is now {is_[0]!r}"
+            for name, (was, is_) in told.items()
+            if was and is_ and was != is_ and (name in then or name in own)
+        ]
     keys, made = {row.get("key") for row in rows}, {(row.get("method"), row.get("seed")) for row in rows}
     twice = [trial for trial in study.trials if (trial.method, trial.seed) in made]  # of a time without record
     return ["its settings were others"] if twice and not any(trial.key in keys for trial in twice) else []
+
+
+def _in_effect(settings: Mapping[str, Any], name: str) -> list[Any]:
+    """A setting of all, or of a method, `METHOD.NAME`, which has that of all where it has none of its own; if known."""
+    return [settings[known] for known in (name, name.rpartition(".")[2]) if known in settings][:1]
 
 
 def _get_ready(trial: Trial, table: ImageTable) -> Materials:
@@ -229,13 +290,46 @@ def _get_ready(trial: Trial, table: ImageTable) -> Materials:
     return materials
 
 
+def _digests(materials: Materials, method: str) -> dict[str, str]:
+    """Of the images and of the pairs and masks that there are, where methods may each have their own masks."""
+    found = {name: digest for name, digest in materials.fingerprints().items() if name != "network" and digest}
+    if "masks" in found:
+        found[f"masks of {method}"] = found.pop("masks")
+    return found
+
+
+def _reason(method: str, text: str) -> str:
+    """What a method says against a run of it, without its name."""
+    return _of_method(method, text).replace(f"method {method!r} ", METHOD)
+
+
 def _of_method(method: str, text: str) -> str:
     """What a method says of its options, with `-o NAME=` as a comparison takes it: `-o METHOD.NAME=`."""
     return re.sub(r"(?<=-o )(?=\w+=)", f"{method}.", text)
 
 
+def _remark(trial: Trial, table: ImageTable) -> str | None:
+    return method_class(trial.method).remark(trial.config, table)
+
+
+METHOD = "each "
+"""Stands before what a method says of itself; of one alone it is left out."""
+
+
+def _told(refused: Mapping[str, Sequence[str]], methods: Sequence[str]) -> Iterator[str]:
+    """The reasons with the methods that have them, then those that have none; what no method can help is said alone."""
+    for reason, named in refused.items():
+        if len(named) == len(methods) > 1 and not reason.startswith(METHOD):
+            yield reason
+        else:
+            yield f"{', '.join(named)}: {reason if len(named) > 1 else reason.removeprefix(METHOD)}"
+    others = [name for name in methods if all(name not in named for named in refused.values())]
+    if others:
+        yield f"the other{'s' if len(others) > 1 else ''} can be trained: --methods {','.join(others)}"
+
+
 def _counts(table: ImageTable, split: str) -> dict[str, int]:
-    group = table.group[table.indices(split)]
+    group = table.group[table.indices(split)] if split in table.splits else table.group[:0]
     counts = torch.bincount(group, minlength=len(table.group_names)).tolist()
     return dict(zip(table.group_names, counts, strict=True))
 

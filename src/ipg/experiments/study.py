@@ -52,6 +52,7 @@ ADDED: dict[str, Any] = {
     "restarts": 0,
     "shard": False,
     **{"path_column": "path", "label_column": "label", "attribute_column": "attribute", "split_seed": 0},
+    "environment_column": "environment",
 }
 """Settings that joined after rows had been written, with the value that trials had in effect before them.
 
@@ -62,7 +63,9 @@ before still count. Nothing is ever taken out of here again.
 ELSEWHERE = ("device", "data_path", "resident", "shard")
 """Settings of the machine, which make no other trial."""
 
-GUIDED = frozenset(("ipg", "ipg_ablated", "joint", "continuous", "joint_weighted", "cggd"))
+RESCALED = frozenset(("ipg", "ipg_ablated", "continuous"))
+"""Those that rescale the task gradient, by alpha."""
+GUIDED = RESCALED | {"joint", "joint_weighted", "cggd"}
 """Those with corrections, whose training may collapse."""
 ON_PAIRS = GUIDED | {"pair_augmentation", "pair_contrastive", "ncm"}
 """Methods that need pairs, named here since to ask them is to load torch."""
@@ -144,8 +147,9 @@ class Trial:
         protocol = f" ({self.protocol})" if self.protocol != self.study else ""
         parts = [f"{self.method}{options}{protocol}"]
         if config.pairs and self.method in ON_PAIRS:
-            pairs = f"pairs {config.pairs}" if isinstance(config.pairs, str) else number_of(config.pairs, "pair")
-            parts += [pairs, f"alpha {config.alpha:g}", f"every {config.every}"]
+            parts.append(f"pairs {config.pairs}" if isinstance(config.pairs, str) else number_of(config.pairs, "pair"))
+            parts += [f"alpha {config.alpha:g}"] if self.method in RESCALED else []
+            parts += [f"every {config.every}"] if self.method in GUIDED else []
         return ", ".join([*parts, f"seed {self.seed}"])
 
 
@@ -162,6 +166,8 @@ class Study:
     pairs that agree. Where nothing is said, what the epochs of all arms are selected by, else `average`."""
     unit: str = "trial"
     """What one of its trials is called while they are run."""
+    shared: RunConfig | None = None
+    """What its trials were made from, where that is one configuration."""
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,8 @@ class Method:
     summary: ClassVar[str]
     needs: ClassVar[frozenset[Need]] = frozenset()
     Options: ClassVar[type] = NoOptions
+    weighs_classes: ClassVar[bool] = True
+    """Whether its loss is weighted by class where the run says so."""
     refits: ClassVar[bool] = False
     """Whether `refit` changes the network once training is over."""
     whole: ClassVar[str] = ""
@@ -117,8 +119,8 @@ class Method:
             )
         if "environments" in self.needs and _values(setup.table, "environment") < 2:
             raise ValueError(
-                f"method {self.name!r} needs {NEEDS['environments']}, and these are of one: take a method that needs "
-                f"none (`ipg methods`), or data such as colored_mnist"
+                f"method {self.name!r} needs {NEEDS['environments']}, and these are of one: give the table a column "
+                f"environment, or take a method that needs none (`ipg methods`)"
             )
         if "groups" in self.needs and _values(setup.table, "attribute") < 2:
             raise ValueError(
@@ -130,6 +132,18 @@ class Method:
                 f"method {self.name!r} needs {NEEDS['validation groups']}, and there are none: give the table a column "
                 f"attribute and a split validation, or take a method that needs neither (`ipg methods`)"
             )
+
+    @classmethod
+    def given(cls, options: Mapping[str, Any]) -> frozenset[Need]:
+        """What it uses beside labelled training images: what it needs, and what some of its options ask for."""
+        del options
+        return cls.needs
+
+    @classmethod
+    def remark(cls, config: RunConfig, table: ImageTable) -> str | None:
+        """What to know of a run on `table` before it begins, in a sentence; nothing by default."""
+        del config, table
+        return None
 
     @staticmethod
     def transform(images: Tensor) -> Tensor:

@@ -1,6 +1,11 @@
 """Continuous Correction, an ablation of the paper: the invariance condition is never met, τ = 0 with δ ≥ τ.
 
+    θ ← θ − η g_C,    g_C = ∇(L_A + L_U)
+    θ ← θ − η g_T,    g_T = α ‖g_C‖ ∇L_T/‖∇L_T‖ always
+
 Where IPG's own τ is 0, as on ColoredMNIST and Waterbirds-100, the two are one algorithm.
+
+Differs from the paper: as IPG does (`ipg.methods.ipg`).
 """
 
 from __future__ import annotations

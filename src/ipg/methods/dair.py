@@ -24,7 +24,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ipg.collectives import find_peers
+from ipg.config import RunConfig
 from ipg.data.batches import Batch
+from ipg.data.table import ImageTable
 from ipg.methods.base import Method, Need, Setup
 from ipg.methods.options import option
 from ipg.methods.space import LogUniform, Range
@@ -66,10 +68,19 @@ class Dair(Method):
 
     name: ClassVar[str] = "dair"
     summary: ClassVar[str] = "DAIR: images and recoloured copies of them, their losses drawn together."
+    weighs_classes: ClassVar[bool] = False
     needs: ClassVar[frozenset[Need]] = frozenset({"shortcut rule"})
     cost: ClassVar[str] = "2"
     Options: ClassVar[type] = DairOptions
     space: ClassVar[Mapping[str, Range]] = {"weight": LogUniform(10.0, 100.0)}
+
+    @classmethod
+    def remark(cls, config: RunConfig, table: ImageTable) -> str | None:
+        """That colours are all it changes, where nothing says that they are the shortcut."""
+        del config
+        if table.name.startswith("colored"):
+            return None
+        return f"{cls.name} changes the colours of images alone, which helps where they are the shortcut"
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

@@ -36,6 +36,7 @@ from ipg.methods.space import Choice, Range
 from ipg.methods.sparse_logistic import sparse_logistic
 from ipg.rationale import find_head
 from ipg.seeds import derive_seed
+from ipg.words import listed
 
 __all__ = ["Dfr"]
 
@@ -73,10 +74,10 @@ class Dfr(Erm):
         validation = setup.validation
         if validation is not None:
             counts = torch.bincount(validation.group)
-            if int(counts[counts > 0].min()) < 2:
+            if alone := [validation.group_names[number] for number in torch.nonzero(counts == 1).flatten().tolist()]:
                 raise ValueError(
-                    f"method {self.name!r} splits the validation images of every group in two, and the smallest has "
-                    f"one alone"
+                    f"method {self.name!r} splits the validation images of every group in two, and there is one alone "
+                    f"of {listed(alone)}: add some, or take another method"
                 )
         if refittable_head(setup.model, method=self.name).bias is None:
             raise ValueError(f"method {self.name!r} fits a bias, and the head of this network has none")

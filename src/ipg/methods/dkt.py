@@ -16,9 +16,9 @@ After Zhou, Ye, Lee and Zhang, "Robustness to Spurious Correlations via Dynamic 
 
 Differs from the paper: it has no public code, and all above is *derived anew* from its abstract. κ below 1, so that
 features count as they are, too, and means that the gradient reaches through the batch's own (`attached`) are ours.
-The reward is the validation loss after the step itself. With more
-than two attributes, a' is the mean of the others. Where a class has images of one attribute alone its images are
-classified as they are; if that is so for every class, as in Waterbirds-100, the method is refused.
+The reward is the validation loss after the step itself. With more than two attributes, a' is the mean of the others.
+Where a class has images of one attribute alone its images are classified as they are; if that is so for every class, as
+in Waterbirds-100, the method is refused.
 """
 
 from __future__ import annotations
@@ -70,6 +70,11 @@ class Dkt(Method):
         "transferred": Choice((0.5, 1.0)),
         "attached": Choice((False, True)),
     }
+
+    @classmethod
+    def given(cls, options: Mapping[str, Any]) -> frozenset[Need]:
+        """Also the groups of validation images with policy=learned."""
+        return cls.needs | ({"validation groups"} if options.get("policy") == "learned" else set())
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

@@ -2,7 +2,10 @@
 
     L = 1/Σw Σ_i w_{y_i} · CE(f(x_i), y_i),    w_c = N / (K N_c) with --class-weighted, 1 without
 
-Vapnik, "Principles of Risk Minimization for Learning Theory", 1991; the class weights are the paper's, section C.1.
+Vapnik, "Principles of Risk Minimization for Learning Theory", 1991; the class weights are those of IPG's paper, section
+C.1.
+
+Differs from the paper: in the class weights alone, which are on unless the run says otherwise.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ from torch.nn import functional as F
 
 from ipg.data.table import ImageTable
 from ipg.evaluation.features import features
-from ipg.methods.base import Setup
+from ipg.methods.base import Need, Setup
 from ipg.methods.erm import Erm
 from ipg.methods.options import option
 from ipg.methods.parts import means_by, refittable_head
@@ -72,6 +72,11 @@ class EvaE(Erm):
         "evidence": Choice(("class", "activation")),
         "penalty": LogUniform(0.01, 100),
     }
+
+    @classmethod
+    def given(cls, options: Mapping[str, Any]) -> frozenset[Need]:
+        """Also the groups of validation images with judge=worst_group."""
+        return cls.needs | ({"validation groups"} if options.get("judge") == "worst_group" else set())
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

@@ -31,6 +31,7 @@ from ipg.config import RunConfig
 from ipg.data.table import ImageTable
 from ipg.methods.base import Need
 from ipg.methods.gals_mask import GalsMask
+from ipg.methods.masked import is_reversed
 from ipg.methods.options import option, parse_options
 from ipg.methods.space import LogUniform, Range
 from ipg.models.clip_attention import ClipAttention, cached_attention
@@ -71,6 +72,11 @@ class Gals(GalsMask):
         prompts = class_prompts(options.prompts, table.num_classes)
         cuda = torch.cuda.is_available() and config.device in ("auto", "cuda")
         clip = ClipAttention(options.network, options.clip, device=torch.device("cuda" if cuda else "cpu"))
+        if "prompts" not in config.options and (not table.name.startswith("waterbirds") or is_reversed(table)):
+            raise ValueError(
+                f"method 'gals' has CLIP look for birds unless told otherwise: say what matters in {table.name} with "
+                f'-o prompts="a photo of …"'
+            )
         return cached_attention(clip, part.images, part.label, prompts)
 
 

@@ -45,6 +45,7 @@ class GroupDro(Method):
 
     name: ClassVar[str] = "groupdro"
     summary: ClassVar[str] = "Group DRO: groups weigh the more in the loss the worse they do."
+    weighs_classes: ClassVar[bool] = False
     needs: ClassVar[frozenset[Need]] = frozenset({"groups"})
     Options: ClassVar[type] = GroupDroOptions
     space: ClassVar[Mapping[str, Range]] = {"step_size": LogUniform(1e-3, 1e-1), "adjustment": Uniform(0.0, 5.0)}

@@ -1,7 +1,17 @@
 """Invariance Pair Guidance under the one loop; the method itself is `ipg.guidance`.
 
+    θ ← θ − η g_C,    g_C = ∇(L_A + L_U) of a batch of pairs
+    θ ← θ − η g_T,    g_T = α ‖g_C‖ ∇L_T/‖∇L_T‖ where δ ≥ τ,  clip(∇L_T, 2 max(ε, ‖g_C‖)) elsewhere
+
+L_A draws the rationales of a pair together, L_U keeps those of different labels a margin apart, and δ is the share of
+pairs whose members get different answers. α, τ, margin and the others are settings of the run (`ipg train --help`).
+
 Surner, Khelil and Bothmann, "Invariance Pair Guidance: Robustness to Spurious Correlations via Corrective
 Gradients", Machine Learning 2026, Algorithm 1.
+
+Differs from the paper: unless the run says otherwise, only every fourth iteration corrects (`every`), the margin is
+relative to the first distances, and a run that collapses begins again (`restarts`). What the paper leaves open is
+settled in docs/decisions.md.
 """
 
 from __future__ import annotations

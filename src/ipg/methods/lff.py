@@ -55,6 +55,7 @@ class Lff(Method):
 
     name: ClassVar[str] = "lff"
     summary: ClassVar[str] = "Learning from Failure: images that a biased second network fails at count more."
+    weighs_classes: ClassVar[bool] = False
     cost: ClassVar[str] = "2"
     Options: ClassVar[type] = LffOptions
     space: ClassVar[Mapping[str, Range]] = {"amplification": Choice((0.3, 0.5, 0.7, 0.9))}

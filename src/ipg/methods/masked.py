@@ -25,12 +25,13 @@ from ipg.data.load import list_files
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 from ipg.methods.base import NEEDS, Method, Need, Setup
+from ipg.methods.options import parse_options
 from ipg.models.convolutions import as_before, differentiable_twice
 from ipg.models.image_model import ImageModel
 from ipg.pairs.masks import Masks
 from ipg.rationale import unwrap
 
-__all__ = ["Masked", "normalization", "present"]
+__all__ = ["Masked", "is_reversed", "normalization", "present"]
 
 
 class Masked(Method):
@@ -70,6 +71,13 @@ class Masked(Method):
         masks = Masks(config.masks, listing, size=int(table.images.shape[-1]))
         return masks.tensor(table.indices("train").tolist())
 
+    @classmethod
+    def remark(cls, config: RunConfig, table: ImageTable) -> str | None:
+        """Whether masks show what must not matter, and are taken for the object all the same."""
+        if "masks" not in cls.needs or not is_reversed(table) or parse_options(cls, config.options).outside:
+            return None
+        return f"in {table.name} masks show what must not matter; give {cls.name} -o outside=true"
+
     def penalty(self, image: Tensor, logits: Tensor, loss: Tensor, batch: Batch) -> Tensor:
         """The penalty of a batch, a scalar with its graph; `image` is what `logits` and `loss` can be derived by."""
         raise TypeError(f"{type(self).__name__} does not say what it penalises")
@@ -93,6 +101,11 @@ class Masked(Method):
     def close(self) -> None:
         """Have convolutions run as they did."""
         as_before(unwrap(self.setup.model))
+
+
+def is_reversed(table: ImageTable) -> bool:
+    """Whether the label is the background, as in `waterbirds100_reverse`, and not what masks show."""
+    return table.name.endswith("_reverse")
 
 
 def normalization(setup: Setup) -> tuple[Tensor, Tensor]:

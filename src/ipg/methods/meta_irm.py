@@ -58,6 +58,7 @@ class MetaIrm(Method):
 
     name: ClassVar[str] = "meta_irm"
     summary: ClassVar[str] = "meta-IRM: the loss of each environment after a step on another, and its spread."
+    weighs_classes: ClassVar[bool] = False
     cost: ClassVar[str] = "3 E + 1"
     needs: ClassVar[frozenset[Need]] = frozenset({"environments"})
     compiles: ClassVar[bool] = False

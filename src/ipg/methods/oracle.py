@@ -1,6 +1,11 @@
 """The grayscale oracle: plain training on images without colour, the most that colour-blind learning can reach.
 
-Arjovsky et al., "Invariant Risk Minimization", 2019: the two colour channels are summed.
+    x → x_1 + x_2,    the two colour channels summed, then plain training
+
+Arjovsky et al., "Invariant Risk Minimization", 2019.
+
+Differs from the paper: in the network and the images, which are the run's, and in the class weights
+(`ipg.methods.erm`).
 """
 
 from __future__ import annotations

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from ipg.collectives import find_peers
+from ipg.config import RunConfig
 from ipg.data.batches import Batch
 from ipg.data.table import ImageTable
 from ipg.methods.base import Method, Setup
-from ipg.methods.options import option
+from ipg.methods.options import option, parse_options
 from ipg.rationale import HeadTap, find_head, full_precision
 
 __all__ = ["Annealed", "AnnealedOptions", "Outputs", "Penalized", "WeightOptions", "mean_over"]
@@ -132,6 +133,18 @@ class Annealed(Penalized):
     """A penalty whose weight changes once; the count of steps is on the device, where a captured step can read it."""
 
     Options: ClassVar[type] = AnnealedOptions
+
+    @classmethod
+    def remark(cls, config: RunConfig, table: ImageTable) -> str | None:
+        """Whether the run ends before the weight changes."""
+        options = parse_options(cls, config.options)
+        total = config.epochs * (config.steps or -(-len(table.indices("train")) // config.batch))
+        if options.anneal < total or options.weight == options.weight_before:
+            return None
+        return (
+            f"the penalty of {cls.name} weighs {options.weight_before:g} in its first {options.anneal:,} iterations, "
+            f"and a run has {total:,}: it never comes to {options.weight:g}; give -o anneal=… a smaller number"
+        )
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)

@@ -38,6 +38,7 @@ class Rwg(Erm):
 
     name: ClassVar[str] = "rwg"
     summary: ClassVar[str] = "Plain training that draws every group equally often, with replacement."
+    weighs_classes: ClassVar[bool] = False
     needs: ClassVar[frozenset[Need]] = frozenset({"groups"})
 
     def __init__(self, setup: Setup) -> None:

@@ -30,6 +30,7 @@ class Subg(Erm):
 
     name: ClassVar[str] = "subg"
     summary: ClassVar[str] = "Plain training on equally many images of every group, drawn once a seed."
+    weighs_classes: ClassVar[bool] = False
     cost: ClassVar[str] = "1, on fewer images"
     needs: ClassVar[frozenset[Need]] = frozenset({"groups"})
 

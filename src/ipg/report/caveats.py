@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from ipg.experiments.study import GUIDED
 from ipg.methods import method_class
 from ipg.methods.base import Need
 from ipg.report.compared import PLAIN, Comparison, MethodRows
@@ -14,6 +15,8 @@ __all__ = ["caveats", "went_wrong"]
 FEW_IMAGES = 50
 """Groups of fewer test images are pointed out: one image is two points or more."""
 FEW_SEEDS = 10
+SHORT_SECONDS = 30
+"""Below this time of plain training its start and the machine's other work count."""
 SELECTIONS = {
     "last": "The last epoch of every run was kept: no validation image and no group label had a say.",
     "training_environments": "The epoch with the best validation accuracy over the training environments was kept, "
@@ -26,7 +29,7 @@ SELECTIONS = {
 
 GIVEN: Mapping[Need, str] = {
     "groups": "group labels of the training images",
-    "validation groups": "group labels of the validation images to train on, besides selection",
+    "validation groups": "group labels of the validation images to fit to",
     "environments": "the environments of the training images",
     "masks": "masks of the objects in training images",
     "attention": "maps of where another network, trained on text and images, looks",
@@ -45,6 +48,8 @@ def caveats(comparison: Comparison) -> list[str]:
         SELECTIONS[comparison.selection],
         *_labels(comparison),
         *_settings(comparison),
+        *_classes(comparison),
+        *(f"{remark[0].upper()}{remark[1:]}." for remark in comparison.facts.remarks),
         *_pairs(comparison),
         *_time(comparison),
     ]
@@ -59,12 +64,13 @@ def _missing(comparison: Comparison) -> Iterator[str]:
                 f"({listed(lost)}): its figures are of the others, and differences of the seeds that both methods "
                 f"have."
             )
-        if method is not comparison.reference and comparison.same_answers(method):
-            yield (
-                f"{method.name} gives every test image the same class as {comparison.reference.name} does, with every "
-                f"seed: on this data it came to the same."
-            )
         yield from went_wrong(method)
+    if same := [method.name for method in comparison.others if comparison.same_answers(method)]:
+        yield (
+            f"{listed(same)} {'give' if len(same) > 1 else 'gives'} every test image the same class as "
+            f"{comparison.reference.name} does, with every seed: on this data {'they' if len(same) > 1 else 'it'} came "
+            f"to the same."
+        )
 
 
 def went_wrong(method: MethodRows) -> Iterator[str]:
@@ -77,9 +83,11 @@ def went_wrong(method: MethodRows) -> Iterator[str]:
             f"they collapse."
         )
     if method.collapsed:
+        one, paired = method.collapsed == 1, method.spread("pair_disagreement") is not None
+        agree = f"; {'its' if one else 'their'} pairs agree because everything does" if paired else ""
         yield (
-            f"{method.name} gives every image the same class in {method.collapsed} of {runs}. They are counted; their "
-            f"pairs agree because everything does."
+            f"{method.name} gives every image the same class in {method.collapsed} of {runs}. "
+            f"{'It is' if one else 'They are'} counted{agree}."
         )
     if method.broke_off:
         yield (
@@ -115,7 +123,7 @@ def _seeds(comparison: Comparison) -> Iterator[str]:
             "All seeds train and are tested on the same images: the spread is that of training, and says nothing of "
             "other images."
         )
-    if len(comparison.others) > 1:
+    if len(comparison.others) > 1 and count > 1:
         yield (
             f"{len(comparison.others)} methods are compared with {comparison.reference.name}: the p of each is as if "
             f"it were the only one, so that a small one is to be expected now and then."
@@ -138,6 +146,13 @@ def _groups(comparison: Comparison) -> Iterator[str]:
         )
     if absent := _where(facts.tested, lambda count: count == 0):
         yield f"No test image is of the group {listed(absent, ' or ')}: what happens there is not measured."
+    blind = ["the choice of the epoch"] if comparison.selection == "worst_group" else []
+    blind += [each.name for each in comparison.methods if "validation groups" in _given(each)]
+    if blind and (absent := _where(facts.validated, lambda count: count == 0)):
+        yield (
+            f"No validation image is of the group {listed(absent, ' or ')}, which {listed(blind)} therefore "
+            f"{'do' if len(blind) > 1 else 'does'} not see."
+        )
     if small := _where(facts.tested, lambda count: 0 < count < FEW_IMAGES):
         described = [f"{name} ({number_of(facts.tested[name], 'image')})" for name in small]
         yield (
@@ -149,11 +164,15 @@ def _groups(comparison: Comparison) -> Iterator[str]:
 
 def _labels(comparison: Comparison) -> Iterator[str]:
     """What methods are given besides labelled images."""
-    needs = {method.name: method_class(method.method).needs for method in comparison.methods}
+    needs = {method.name: _given(method) for method in comparison.methods}
     for need, words in GIVEN.items():
         if users := [name for name, own in needs.items() if need in own]:
             given = f"{number_of(comparison.facts.pairs, 'pair')} of images" if need == "pairs" else words
             yield f"{listed(users)} {are(len(users))} given {given}."
+
+
+def _given(method: MethodRows) -> frozenset[Need]:
+    return method_class(method.method).given(method.options)
 
 
 def _settings(comparison: Comparison) -> Iterator[str]:
@@ -170,8 +189,27 @@ def _settings(comparison: Comparison) -> Iterator[str]:
         )
 
 
+def _classes(comparison: Comparison) -> Iterator[str]:
+    """Methods that do not weigh classes where others do."""
+    counts, each = list(comparison.facts.training.values()), len(comparison.facts.attributes)
+    uneven = len({sum(counts[start : start + each]) for start in range(0, len(counts), each)}) > 1
+    without = [one.name for one in comparison.methods if not method_class(one.method).weighs_classes]
+    if without and len(without) < len(comparison.methods) and uneven and comparison.settings.get("class_weighted"):
+        yield f"Classes of few images weigh more in the loss, but not in that of {listed(without)}."
+
+
 def _pairs(comparison: Comparison) -> Iterator[str]:
     facts = comparison.facts
+    own = {each.name: each.options.get("every") for each in comparison.methods if each.method in GUIDED}
+    every = {name: comparison.settings.get("every", 1) if value is None else value for name, value in own.items()}
+    steady = [each.name for each in comparison.methods if each.method in ("pair_augmentation", "pair_contrastive")]
+    for pace in [pace for pace in dict.fromkeys(every.values()) if steady and pace != 1]:
+        paced = [name for name, value in every.items() if value == pace]
+        when = "more rarely while they agree" if pace == "auto" else f"in one of {pace} iterations"
+        yield (
+            f"{listed(paced)} {'draw' if len(paced) > 1 else 'draws'} pairs {when}, {listed(steady)} in every one: "
+            f"--every 1 gives all as many."
+        )
     if not facts.held_out:
         yield (
             "There are no held-out pairs, so nothing is said of how answers change when only the shortcut does; "
@@ -197,6 +235,11 @@ def _time(comparison: Comparison) -> Iterator[str]:
         yield (
             f"Times were taken with {comparison.workers} runs at once on one machine, which slow each other: ratios "
             f"are rough. Give --workers 1 to measure them."
+        )
+    elif (taken := comparison.reference.spread("seconds")) is not None and taken.mean < SHORT_SECONDS:
+        yield (
+            f"Plain training took {taken.mean:.1f} s a run: ratios of runs as short as that change with whatever else "
+            f"the machine does."
         )
 
 

@@ -55,6 +55,7 @@ def render_comparison(comparison: Comparison) -> str:
         failures=[(m.name, seed, text) for m in comparison.methods for seed, text in sorted(m.failures.items())],
         origin=origin(comparison.rows).replace("`", "") if comparison.rows else "",
         settings=list(_settings(comparison)),
+        own=[(method.name, _options(method)) for method in comparison.methods if method.options],
         bins=BINS,
     )
 
@@ -65,6 +66,12 @@ def _settings(comparison: Comparison) -> Iterator[tuple[str, str]]:
     for name, value in sorted(comparison.settings.items()):
         if value is not None and name not in made:
             yield name, value_text(value)
+
+
+def _options(method: MethodRows) -> str:
+    """The options of a method's own, those without a value left out."""
+    told = [f"{name} {value_text(value)}" for name, value in method.options.items() if value != ""]
+    return ", ".join(told)
 
 
 def accuracy_dots(comparison: Comparison) -> figures.Dots:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ipg.evaluation.spread import Paired, Spread, paired, spread
@@ -30,6 +30,8 @@ class MethodRows:
     """By seed."""
     failures: Mapping[int, str]
     """What went wrong, in a line, by seed."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """All of its own, those at their defaults, too."""
 
     def values(self, metric: str) -> dict[int, float]:
         """A metric by seed, of the seeds that have it; `groups/NAME` is the accuracy of a group."""

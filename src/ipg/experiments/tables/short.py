@@ -11,6 +11,7 @@ from ipg.experiments.tables.text import (
     NAMES,
     NONE,
     PROTOCOLS,
+    REDERIVED,
     code,
     collapse_text,
     figure_text,
@@ -108,7 +109,7 @@ def beside(arm: Arm, figures: Sequence[Figure]) -> Figure | None:
     """What the paper has for the method's worst group with as many pairs, or the one figure that it has."""
     if arm.config["start"] is not None or (arm.method == "erm" and arm.config["class_weighted"]):
         return None
-    name = NAMES.get(arm.method, arm.method)
+    name = NAMES.get(arm.method, arm.method).removesuffix(REDERIVED)
     dataset = arm.dataset.removesuffix(SUBSET)
     told = [f for f in figures if (f.dataset, f.metric) == (dataset, "worst_group")]
     mine = {f.approach: f for f in reversed(told)}  # the accuracy tables come first, and others repeat them
