@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from ipg.experiments.study import Trial
 from ipg.experiments.tables.rows import measured
 from ipg.experiments.tables.short import dataset_table
 
+DRAWS_THE_SAME = tuple(map(int, version("matplotlib").split(".")[:2])) >= (3, 11)
+"""Whether figures come out as the committed ones, to the letter: earlier releases write other paths."""
 STUDY = """
 dataset = "colored_mnist"
 seeds = 3

@@ -8,7 +8,7 @@ import pytest
 from experiments.table_rows import cells, row, write
 
 from ipg.experiments.reproduce import headline
-from ipg.experiments.reproduce.headline import headline_table
+from ipg.experiments.reproduce.headline import Headline, find_headlines, headline_figure, headline_table
 from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.study import Trial, load_study
 from ipg.experiments.table import main
@@ -72,9 +72,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def _found(folder: Path) -> list[Headline]:
+    return find_headlines(folder / "results", measured(folder / "results", folder / "studies"))
+
+
 def _column(folder: Path, *, place: int = 1) -> list[str]:
     """A data set's cells from the top."""
-    text = headline_table(folder / "results", measured(folder / "results", folder / "studies"))
+    text = headline_table(_found(folder))
     lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
     return [line[place].strip() for line in lines[2:]]
 
@@ -121,4 +125,41 @@ def test_a_cell_that_is_renamed_is_an_error_and_no_dash(folder: Path, monkeypatc
         headline, "COLUMNS", [headline.Column("X", "colored_mnist", "average", "accuracy_colored_mnist", "a", "b", "c")]
     )
     with pytest.raises(ValueError, match="accuracy_colored_mnist has no cell 'a' on colored_mnist"):
-        headline_table(folder / "results", [])
+        find_headlines(folder / "results", [])
+
+
+def test_the_picture_shows_every_seed_of_what_the_table_names(folder: Path) -> None:
+    first, *others = _found(folder)
+    assert [(strip.name, [round(value, 2) for value in strip.values]) for strip in first.strips] == [
+        ("Plain training", [0.1] * 10),
+        ("IPG, our settings", [0.72]),
+        ("One protocol: IPG", [0.5, 0.5]),
+        ("One protocol: Joint Optimization", [0.4, 0.4]),
+        ("One protocol: GroupDRO", [0.6, 0.6]),
+    ]
+    assert [one.strips for one in others] == [()] * 3
+    drawn = headline_figure([first, *others])
+    assert "ColoredMNIST: Plain training 10.0 %, IPG, our settings 72.0" in drawn
+    assert "Waterbirds" not in drawn
+    assert headline_figure(others) == ""
+
+
+def test_a_rival_that_is_best_twice_is_shown_once(folder: Path) -> None:
+    file = folder / "results" / "colored_mnist_unified" / "trials.jsonl"
+    trials = load_study(folder / "studies" / "colored_mnist_unified.toml").trials
+    write(file, [row(trial, 0.4) for trial in trials if trial.method in ("ipg", "joint")])
+    names = [strip.name for strip in _found(folder)[0].strips]
+    assert names == ["Plain training", "IPG, our settings", "One protocol: IPG", "One protocol: Joint Optimization"]
+
+
+def test_the_picture_is_written_where_the_page_shows_it(folder: Path) -> None:
+    arguments = [str(folder / "README.md"), "--studies", str(folder / "studies")]
+    picture = folder / "docs" / "results" / "headline.svg"
+    assert main(["--write", *arguments]) == 0
+    assert not picture.exists()
+    page = folder / "README.md"
+    page.write_text(f"![Results](docs/results/headline.svg)\n{page.read_text(encoding='utf-8')}", encoding="utf-8")
+    assert main(["--check", *arguments]) == 1
+    assert main(["--write", *arguments]) == 0
+    assert picture.read_text(encoding="utf-8").startswith("<svg ")
+    assert main(["--check", *arguments]) == 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from experiments.reproduction_rows import SMALL, keep, row
+from experiments.table_rows import DRAWS_THE_SAME
 
 from ipg.experiments.reproduce import plan as reproduce_plan
 from ipg.experiments.reproduce.figures import drawings_of
@@ -16,9 +16,6 @@ from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.reproduce.rows import measure
 from ipg.experiments.reproduce.run import main
 from ipg.files import write_jsonl
-
-DRAWS_THE_SAME = tuple(map(int, version("matplotlib").split(".")[:2])) >= (3, 11)
-"""Whether figures come out as those beside the page, to the letter: earlier releases write other paths."""
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """The tables of the results, made from the rows in `results/` and the paper's figures. No number is typed by hand.
 
     python -m ipg.experiments.table --write README.md    # what stands between the markers of this page and of
-                                                         # docs/benchmarks.md beside it, results/README.md, and the
-                                                         # summary that comes with the package
+                                                         # docs/benchmarks.md beside it, its picture, results/README.md,
+                                                         # and the summary that comes with the package
     python -m ipg.experiments.table --check README.md    # exits 1 where a page is not what the rows give
 
 A page says where a table goes by `<!-- results:colored_mnist -->` and `<!-- /results:colored_mnist -->`: the name of a
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ipg.experiments.arms import published
-from ipg.experiments.reproduce.headline import headline_table
+from ipg.experiments.reproduce.headline import find_headlines, headline_figure, headline_table
 from ipg.experiments.store import read_rows
 from ipg.experiments.study import STUDIES
 from ipg.experiments.summary import FILE, summary_text
@@ -35,6 +35,8 @@ HEADLINE = "headline"
 """The name of the table of all data sets."""
 BENCHMARKS = Path("docs", "benchmarks.md")
 """The page of the long tables, beside the README."""
+PICTURE = Path("docs", "results", "headline.svg")
+"""The picture of that table, shown by pages that name it."""
 
 
 def fill(page: str, tables: Mapping[str, str]) -> str:
@@ -66,10 +68,11 @@ def _pages(readme: Path, results: Path, studies: Path) -> dict[Path, str]:
         raise ValueError(f"{readme} has no place for a table; put <!-- results:DATASET --> and its end where one goes")
     datasets = {arm.dataset for study in known for arm in study.arms}
     alone = {study.name: study for study in known if study.name not in datasets}
+    headlines = find_headlines(results, known) if HEADLINE in asked[readme] else []
 
     def table(name: str) -> str:
         if name == HEADLINE:
-            return headline_table(results, known)
+            return headline_table(headlines)
         if name in datasets:
             return dataset_table(name, known, figures)
         if name.endswith(ENDING):
@@ -81,6 +84,8 @@ def _pages(readme: Path, results: Path, studies: Path) -> dict[Path, str]:
         for path, names in asked.items()
         if names
     }
+    if PICTURE.as_posix() in texts[readme]:
+        made[readme.parent / PICTURE] = headline_figure(headlines)
     speed = read_rows(results / "speed.jsonl")
     pages = made | {results / "README.md": results_page(known, figures, speed)}
     package = readme.parent / "src" / "ipg" / "experiments"

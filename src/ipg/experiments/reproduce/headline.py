@@ -1,4 +1,5 @@
-"""The headline table: what guidance does on each data set, beside the paper's figure and the best of its rivals.
+"""The headline table and its picture: what guidance does on each data set, beside the paper's figure and the best of
+its rivals.
 
 Which rows a cell stands on is fixed here by name, never chosen by its figure. The best rivals alone are chosen by
 theirs, which favours them.
@@ -17,8 +18,10 @@ from ipg.experiments.tables.rivals import ENDING, contender, ranked
 from ipg.experiments.tables.rows import Measured as Studied
 from ipg.experiments.tables.text import NONE, code, figure_text, markdown, percent, seeds_of, seeds_text, wrapped
 from ipg.methods import method_class
+from ipg.report.figures.dots import Dots, Strip, draw_dots
+from ipg.report.figures.drawing import standalone
 
-__all__ = ["COLUMNS", "Column", "headline_table"]
+__all__ = ["COLUMNS", "Column", "Headline", "find_headlines", "headline_figure", "headline_table"]
 
 
 @dataclass(frozen=True)
@@ -60,23 +63,89 @@ _BOUND = "oracle"
 
 
 @dataclass(frozen=True)
-class _Told:
-    """A column's cells, from the top, and the rows that they stand on."""
+class Headline:
+    """What is known of a data set: the cells of its reproduction, and the contenders of the one protocol."""
 
-    cells: tuple[str, ...]
-    rows: tuple[Row, ...]
+    column: Column
+    plain: Measured
+    ours: Measured
+    paper: Measured
+    contenders: Sequence[Arm]
+
+    @property
+    def own(self) -> list[Arm]:
+        """IPG under the one protocol."""
+        return [arm for arm in self.contenders if arm.method == "ipg"]
+
+    @property
+    def best(self) -> tuple[Arm | None, Arm | None]:
+        """The best other method with the same pairs, and the best of all others."""
+        rivals = [arm for arm in self.contenders if arm.method not in (*_OWN, _BOUND)]
+        with_pairs = (arm for arm in rivals if method_class(arm.method).needs == {"pairs"})
+        return next(with_pairs, None), next(iter(rivals), None)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The column of the table, from the top."""
+        metric = self.column.metric
+        return (
+            *(_figure(found, metric) for found in (self.plain, self.ours, self.paper)),
+            figure_text(self.paper.cell.figures.get(metric)),
+            "<br>".join(_named(arm, self.contenders, metric) for arm in self.own) or NONE,
+            *(_named(arm, self.contenders, metric) if arm is not None else NONE for arm in self.best),
+            _pairs(self.ours.rows, self.paper.rows, [row for arm in self.own for row in arm.rows]),
+        )
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """What the cells stand on."""
+        shown = (*self.own, *(arm for arm in self.best if arm is not None))
+        return (*self.plain.rows, *self.ours.rows, *self.paper.rows, *(row for arm in shown for row in arm.rows))
 
     @property
     def rules(self) -> str:
         """By which rules an epoch is kept."""
         return " or ".join(sorted({code(str(row["config"]["selection"])) for row in self.rows}))
 
+    @property
+    def strips(self) -> tuple[Strip, ...]:
+        """What the picture shows: plain training, IPG, and under the one protocol IPG and the best others."""
+        metric = self.column.metric
+        known = [
+            Strip(name, series, tuple(found.values(metric)), found.spread(metric))
+            for name, series, found in (
+                ("Plain training", "before", self.plain),
+                ("IPG, our settings", "after", self.ours),
+            )
+        ]
+        first, second = self.best
+        for arm in (*self.own, first, None if second is first else second):
+            if arm is not None:
+                name = f"One protocol: {contender(arm, self.contenders)}"
+                values = tuple(row["metrics"][metric] for row in arm.rows)
+                known.append(Strip(name, "other-6" if arm.method == "ipg" else "other-1", values, arm.spread(metric)))
+        return tuple(strip for strip in known if strip.spread is not None)
 
-def headline_table(results: Path, studies: Sequence[Studied]) -> str:
-    """The table of the README, and beneath it what its figures are and where they come from."""
+
+def find_headlines(results: Path, studies: Sequence[Studied]) -> list[Headline]:
+    """What the rows say of each data set.
+
+    Raises:
+        ValueError: a reproduction does not have the cell that a column names.
+    """
     rows = all_rows(results)
     unified = {study.name: study for study in studies if study.name.endswith(ENDING) and study.split == "test"}
-    told = [_told(column, rows, unified.get(f"{column.dataset}{ENDING}")) for column in COLUMNS]
+    found = []
+    for column in COLUMNS:
+        measured = measure(load_reproduction(column.reproduction), rows)
+        plain, ours, paper = (_cell(measured, column, name) for name in (column.plain, column.ours, column.paper))
+        study = unified.get(f"{column.dataset}{ENDING}")
+        found.append(Headline(column, plain, ours, paper, ranked(study) if study is not None else []))
+    return found
+
+
+def headline_table(found: Sequence[Headline]) -> str:
+    """The table of the README, and beneath it what its figures are and where they come from."""
     titles = (
         "Plain training",
         "**IPG, our settings**",
@@ -87,28 +156,16 @@ def headline_table(results: Path, studies: Sequence[Studied]) -> str:
         "– best of all other methods",
         "Pairs",
     )
-    head = ["", *(f"{column.title}<br>{_METRICS[column.metric]}" for column in COLUMNS)]
-    lines = [[title, *cells] for title, *cells in zip(titles, *(column.cells for column in told), strict=True)]
-    return f"{markdown(head, lines)}\n\n{wrapped(_notes(told))}"
+    head = ["", *(f"{one.column.title}<br>{_METRICS[one.column.metric]}" for one in found)]
+    lines = [[title, *cells] for title, *cells in zip(titles, *(one.cells for one in found), strict=True)]
+    return f"{markdown(head, lines)}\n\n{wrapped(_notes(found))}"
 
 
-def _told(column: Column, rows: Iterable[Row], study: Studied | None) -> _Told:
-    measured = measure(load_reproduction(column.reproduction), rows)
-    plain, ours, paper = (_cell(measured, column, name) for name in (column.plain, column.ours, column.paper))
-    contenders = ranked(study) if study is not None else []
-    own = [arm for arm in contenders if arm.method == "ipg"]
-    rivals = [arm for arm in contenders if arm.method not in (*_OWN, _BOUND)]
-    with_pairs = [arm for arm in rivals if method_class(arm.method).needs == {"pairs"}]
-    best = [next(iter(arms), None) for arms in (with_pairs, rivals)]
-    cells = (
-        *(_figure(found, column.metric) for found in (plain, ours, paper)),
-        figure_text(paper.cell.figures.get(column.metric)),
-        "<br>".join(_named(arm, contenders, column.metric) for arm in own) or NONE,
-        *(_named(arm, contenders, column.metric) if arm is not None else NONE for arm in best),
-        _pairs(ours.rows, paper.rows, [row for arm in own for row in arm.rows]),
-    )
-    shown = [*own, *(arm for arm in best if arm is not None)]
-    return _Told(cells, (*plain.rows, *ours.rows, *paper.rows, *(row for arm in shown for row in arm.rows)))
+def headline_figure(found: Sequence[Headline]) -> str:
+    """The same as a picture, every seed a ring; SVG as a file. Empty without rows."""
+    blocks = tuple((one.column.title, _METRICS[one.column.metric], strips) for one in found if (strips := one.strips))
+    drawn = draw_dots(Dots("Test images right", blocks), name="headline", width=720, names=250)
+    return standalone(drawn) if drawn else ""
 
 
 def _cell(measured: Iterable[Measured], column: Column, name: str) -> Measured:
@@ -148,11 +205,11 @@ def _pairs(ours: Iterable[Row], paper: Iterable[Row], unified: Iterable[Row]) ->
     return f"{first or NONE}<br>{told}" if told else first or NONE
 
 
-def _notes(told: Sequence[_Told]) -> str:
-    rows = [row for column in told for row in column.rows]
+def _notes(found: Sequence[Headline]) -> str:
+    rows = [row for one in found for row in one.rows]
     rules: dict[str, list[str]] = {}
-    for column, found in zip(COLUMNS, told, strict=True):
-        rules.setdefault(found.rules, []).append(column.title)
+    for one in found:
+        rules.setdefault(one.rules, []).append(one.column.title)
     kept = "; ".join(f"{rule} on {', '.join(titles)}" for rule, titles in rules.items() if rule)
     machines = " and ".join(dict.fromkeys(f"{row['hardware']}, torch {row['versions']['torch']}" for row in rows))
     return (

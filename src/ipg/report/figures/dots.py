@@ -54,12 +54,15 @@ def points(value: float, digits: int = 1) -> str:
     return text[1:] if not text.strip("+−0.") else text
 
 
-def draw_dots(data: Dots, *, name: str = "dots", width: int = 520) -> str:
-    """A ring a seed, a bar at the mean, a line for its interval, the mean at the end. Empty without a block."""
+def draw_dots(data: Dots, *, name: str = "dots", width: int = 520, names: float = 150) -> str:
+    """A ring a seed, a bar at the mean, a line for its interval, the mean at the end. Empty without a block.
+
+    Names of strips have `names` pixels at the most.
+    """
     if not data.blocks:
         return ""
     strips = [strip for _, _, own in data.blocks for strip in own]
-    left = min(150.0, 14 + max(text_width(strip.name, 12) for strip in strips))
+    left = min(names, 14 + max(text_width(strip.name, 12) for strip in strips))
     right = 12 + text_width(data.written(-1.0 if data.signed else 1.0), 12)
     heights = [HEAD + ROW * len(own) + BETWEEN for _, _, own in data.blocks]
     height = sum(heights) - BETWEEN + AXIS
