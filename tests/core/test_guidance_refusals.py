@@ -306,18 +306,34 @@ class WithMargin(nn.Linear):
         return super().forward(x) - label
 
 
+class Adapted(nn.Linear):
+    """As LoRA does it: at first a plain linear layer."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.down = nn.Parameter(torch.ones(1, inputs))
+        self.up = nn.Parameter(torch.zeros(outputs, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x @ (self.up @ self.down).T
+
+
 class Spelt(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weight.T + self.bias
 
 
 def test_heads_that_are_linear_by_name_alone_are_refused(toys: ModuleType) -> None:
-    for kind in (Cosine, WithMargin):
+    for kind in (Cosine, WithMargin, Adapted):
         model = toys.mlp()
         model[-1] = kind(model[-1].in_features, 2).double()
         hooks = len(model[-1]._forward_hooks)
         with pytest.raises(ValueError, match=f"{kind.__name__} is no linear head"):
             Guidance(model, toys.build(model))
         assert len(model[-1]._forward_hooks) == hooks
-    model[-1] = Spelt(model[-1].in_features, 2).double()
-    Guidance(model, toys.build(model)).correct(toys.pairs())
+    adapted = model[-1]
+    adapted.down.requires_grad_(False)
+    adapted.up.requires_grad_(False)
+    for head in (adapted, Spelt(model[-1].in_features, 2).double()):
+        model[-1] = head
+        Guidance(model, toys.build(model)).correct(toys.pairs())
