@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 __all__ = [
-    "add_gradients", "check_cleared", "check_reach", "first_part", "global_norm", "reaches_all", "set_gradients",
-    "widest",
+    "add_gradients", "check_cleared", "check_none_yet", "check_reach", "first_part", "global_norm", "reaches_all",
+    "set_gradients", "widest",
 ]  # fmt: skip
 
 
@@ -72,6 +72,19 @@ def check_reach(
         raise RuntimeError(
             "the corrective loss reaches the head alone: its features arrive detached. Let the model compute "
             "them with gradients, or leave the backbone's parameters out of the optimizer."
+        )
+
+
+def check_none_yet(parameters: Sequence[Tensor]) -> None:
+    """Refuse to begin where `parameters` have gradients, which would be lost, and where none can be had."""
+    if not torch.is_grad_enabled():
+        raise RuntimeError(
+            "gradients are switched off here: guide outside of torch.no_grad() and torch.inference_mode()"
+        )
+    if any(parameter.grad is not None for parameter in parameters):
+        raise RuntimeError(
+            "gradients are already accumulated: correct before the first backward of an iteration, after "
+            "optimizer.zero_grad(set_to_none=True); to accumulate, run backward between correct and rescale"
         )
 
 

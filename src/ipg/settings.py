@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ipg.rationale import can_be_read
 
 __all__ = [
-    "check_head", "check_loss", "check_optimizer", "check_settings", "parse_margin", "takes", "warn_of_others",
+    "check_head", "check_loss", "check_optimizer", "check_settings", "check_task", "parse_margin", "takes",
+    "warn_of_others",
 ]  # fmt: skip
 
 
@@ -59,8 +60,19 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def check_loss(loss: Tensor) -> None:
-    """Raise where what `task_loss` returned cannot be followed back to the parameters."""
+def check_task(task_loss: object) -> None:
+    """Raise a TypeError where `task_loss` cannot be called."""
+    if not callable(task_loss):
+        raise TypeError(
+            f"task_loss must be a function that returns the loss, got {_kind(task_loss)}: it has to run after the "
+            f"correction. Write lambda: criterion(model(x), y)."
+        )
+
+
+def check_loss(loss: Tensor, parameters: Sequence[Tensor]) -> None:
+    """Raise where what `task_loss` returned cannot be followed back to the `parameters`, or has been already."""
+    if any(parameter.grad is not None for parameter in parameters):
+        raise RuntimeError("task_loss must only return the loss; it ran backward itself")
     if not isinstance(loss, Tensor):
         raise TypeError(f"task_loss must return the loss, a tensor, got {_kind(loss)}")
     if loss.numel() != 1:
