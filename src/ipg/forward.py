@@ -77,8 +77,12 @@ class PairForward:
         if not self._agreed:
             self._agreed = True
             check_replicas(pairs, self._peers, parameters, iteration=iteration)
-        with self.modes.comparing(), self.tap.listen(), self._casting(pairs.first.device), unreduced(self._model):
-            output = self._model(torch.cat([pairs.first, pairs.second]))  # one forward: members share statistics
+        try:
+            with self.modes.comparing(), self.tap.listen(), self._casting(pairs.first.device), unreduced(self._model):
+                output = self._model(torch.cat([pairs.first, pairs.second]))  # one forward: members share statistics
+        except Exception as error:
+            error.add_note(f"It was raised while the model ran {pairs!r}: they have to be like its training images.")
+            raise
         features, logits = self.tap.take(2 * n)  # (2n, D), (2n, K)
         if not self._verified:
             rationales.verify_head(self._model, head, logits, output)

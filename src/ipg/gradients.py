@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 __all__ = [
-    "add_gradients", "check_cleared", "check_none_yet", "check_reach", "first_part", "global_norm", "reaches_all",
-    "set_gradients", "widest",
+    "add_gradients", "check_cleared", "check_none_yet", "check_place", "check_reach", "first_part", "global_norm",
+    "reaches_all", "set_gradients", "widest",
 ]  # fmt: skip
 
 
@@ -72,6 +72,15 @@ def check_reach(
         raise RuntimeError(
             "the corrective loss reaches the head alone: its features arrive detached. Let the model compute "
             "them with gradients, or leave the backbone's parameters out of the optimizer."
+        )
+
+
+def check_place(parameters: Sequence[Tensor], device: torch.device) -> None:
+    """Refuse `parameters` of which none is on the `device` that a Guidance was made for any more."""
+    if parameters and not any(parameter.device == device for parameter in parameters):
+        raise RuntimeError(
+            f"the model is on {parameters[0].device}, and was on {device} when its Guidance was made: move it first, "
+            f"then build optimizer and Guidance"
         )
 
 

@@ -36,11 +36,11 @@ from ipg.collectives import Group, find_peers
 from ipg.comparison import Comparison, compare, compiled, is_compiled
 from ipg.condition import TaskScale, task_scale
 from ipg.forward import PairForward
-from ipg.gradients import check_cleared, check_none_yet, global_norm, set_gradients, widest
+from ipg.gradients import check_cleared, check_none_yet, check_place, global_norm, set_gradients, widest
 from ipg.pace import Every, FollowingPace, Pace
 from ipg.paired import DrawsPairs, Pairs, check_kind
 from ipg.rationale import HeadTap
-from ipg.records import Correction, Report, Spread, Terms, keep_correction, keep_pairs, plain_report
+from ipg.records import Correction, Report, Spread, Terms, as_number, keep_correction, keep_pairs, plain_report
 from ipg.settings import check_loss, check_optimizer, check_settings, check_task, parse_margin, takes, warn_of_others
 from ipg.watch import TASK, CollapseError, NonFiniteError, Watch, count_norm
 
@@ -157,7 +157,9 @@ class Guidance:
                 plain training step, bit for bit.
         """
         check_task(task_loss)
-        self._begin(pairs)
+        if pairs is not None:
+            check_kind(pairs)
+        self._begin()
         try:
             if pairs is not None:
                 self._iterate(pairs)
@@ -166,9 +168,9 @@ class Guidance:
             self._scaled(loss).backward()  # type: ignore[no-untyped-call]
             if pairs is None:
                 self._average()
-                report = plain_report(loss.detach())
+                report = plain_report(loss)
             else:
-                report = self.rescale(self.correction, loss.detach())
+                report = self.rescale(self.correction, loss)
             self._update()
         finally:
             self._clear()  # a step that fails leaves none of its gradients to the next
@@ -179,7 +181,8 @@ class Guidance:
 
         Call it once an iteration, before the first micro-batch's backward.
         """
-        self._begin(pairs)
+        check_kind(pairs)
+        self._begin()
         self._iterate(pairs)
         return self.correction
 
@@ -259,7 +262,7 @@ class Guidance:
         )
         torch._foreach_mul_(gradients, outcome.scale)
         self._run(count_norm)(self.watch.counters, norm, TASK)
-        loss = torch.full_like(norm, math.nan) if task_loss is None else task_loss
+        loss = torch.full_like(norm, math.nan) if task_loss is None else as_number(task_loss)
         return Report._make([loss, *correction.values.clone(), norm, *outcome])
 
     # -- which iterations correct ----------------------------------------------------------------------------------
@@ -269,11 +272,11 @@ class Guidance:
         """Whether the next iteration corrects; known before the step, without asking the device."""
         return self.pace.due(self.iteration)
 
-    def _begin(self, pairs: Pairs | DrawsPairs | None) -> None:
-        """Refuse to begin without pairs to draw, and where gradients would be lost, or could not be had."""
-        if pairs is not None:
-            check_kind(pairs)
-        check_none_yet(self.parameters())
+    def _begin(self) -> None:
+        """Refuse to begin elsewhere than on the device, and where gradients would be lost, or could not be had."""
+        parameters = self.parameters()
+        check_place(parameters, self._values.device)
+        check_none_yet(parameters)
         self._forward.modes.hold()
 
     def _iterate(self, pairs: Pairs | DrawsPairs) -> None:

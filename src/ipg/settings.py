@@ -93,8 +93,8 @@ def takes(function: Callable[..., object], name: str) -> bool:
 
 
 def check_head(head: nn.Linear) -> None:
-    """Raise a ValueError where the head's weights are all zero; waits for the device."""
-    if can_be_read(head.weight) and not head.weight.any():
+    """Raise a ValueError where the weights of a linear head are all zero; waits for the device."""
+    if isinstance(head, nn.Linear) and can_be_read(head.weight) and not head.weight.any():
         raise ValueError(
             "the head's weights are all zero, as some networks begin: so is every rationale, no correction moves "
             "anything, and neither does the task, whose steps are measured by corrections. Draw them anew first, e.g. "

@@ -239,6 +239,37 @@ def test_a_head_of_zeros_is_refused(toys: ModuleType) -> None:
     Guidance(model, toys.build(model), distance="features")
 
 
+def test_a_head_that_is_no_layer_is_refused(toys: ModuleType) -> None:
+    model = toys.mlp()
+    with pytest.raises(ValueError, match=r"head must be an nn\.Linear, got str"):
+        Guidance(model, toys.build(model), head="4")  # type: ignore[arg-type]
+
+
+def test_a_correction_without_pairs_is_refused(toys: ModuleType) -> None:
+    model = toys.mlp()
+    with pytest.raises(TypeError, match=r"pairs must be a batch, .* got NoneType"):
+        Guidance(model, toys.build(model)).correct(None)  # type: ignore[arg-type]
+
+
+def test_a_model_that_has_moved_is_refused(toys: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model))
+    monkeypatch.setattr(guide, "_values", guide.correction.values.to("meta"))  # as if it had been made elsewhere
+    for pairs in (toys.pairs(), None):
+        with pytest.raises(RuntimeError, match=r"the model is on cpu, and was on meta when .*: move it first"):
+            guide.step(toys.task(model, toys.batch()), pairs)
+    assert guide.iteration == 0
+
+
+@pytest.mark.parametrize("options", [{"dtype": torch.float32}, {"inputs": 5}])
+def test_pairs_that_the_model_does_not_take_are_named(toys: ModuleType, options: dict[str, Any]) -> None:
+    model, pairs = toys.mlp(), toys.pairs(**options)
+    with pytest.raises(RuntimeError) as caught:
+        Guidance(model, toys.build(model)).correct(pairs)
+    (note,) = caught.value.__notes__
+    assert note == f"It was raised while the model ran {pairs!r}: they have to be like its training images."
+
+
 @pytest.mark.parametrize("pairs", [[1, 2], "pairs", object()])
 def test_what_are_no_pairs_is_refused_before_anything_moves(toys: ModuleType, pairs: Any) -> None:
     model = toys.mlp()
