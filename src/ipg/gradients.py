@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 __all__ = [
     "add_gradients", "check_cleared", "check_none_yet", "check_place", "check_reach", "first_part", "global_norm",
-    "reaches_all", "set_gradients", "widest",
+    "reaches_all", "set_gradients", "unscale", "widest",
 ]  # fmt: skip
 
 
@@ -105,6 +105,15 @@ def check_cleared(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]
             f"wrapper that accumulates skips updates, the correction's too. Give Guidance the optimizer that is "
             f"inside, e.g. optimizer.optimizer of Accelerate's."
         )
+
+
+def unscale(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+    """Unscale the gradients of `optimizer`, unless the caller's code has done so, as Lightning does by itself."""
+    try:
+        scaler.unscale_(optimizer)
+    except RuntimeError as error:
+        if "unscale_() has already been called" not in str(error):
+            raise
 
 
 def widest(tensors: Sequence[Tensor]) -> torch.dtype:

@@ -32,16 +32,16 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+import ipg.settings as settings
 from ipg.collectives import Group, find_peers
 from ipg.comparison import Comparison, compare, compiled, is_compiled
 from ipg.condition import TaskScale, task_scale
 from ipg.forward import PairForward
-from ipg.gradients import check_cleared, check_none_yet, check_place, global_norm, set_gradients, widest
+from ipg.gradients import check_cleared, check_none_yet, check_place, global_norm, set_gradients, unscale, widest
 from ipg.pace import Every, FollowingPace, Pace
 from ipg.paired import DrawsPairs, Pairs, check_kind
 from ipg.rationale import HeadTap
 from ipg.records import Correction, Report, Spread, Terms, as_number, keep_correction, keep_pairs, plain_report
-from ipg.settings import check_loss, check_optimizer, check_settings, check_task, parse_margin, takes, warn_of_others
 from ipg.watch import TASK, CollapseError, NonFiniteError, Watch, count_norm
 
 __all__ = [
@@ -104,13 +104,13 @@ class Guidance:
         generator: torch.Generator | None = None,
         process_group: Group = "auto",
     ) -> None:
-        self._asked, (number, relative) = margin, parse_margin(margin)
-        check_settings(
+        self._asked, (number, relative) = margin, settings.parse_margin(margin)
+        settings.check_settings(
             alpha=alpha, tau=tau, every=every, floor=floor, batch_norm=batch_norm, distance=distance, jitter=jitter
         )
-        check_optimizer(model, optimizer)
+        settings.check_optimizer(model, optimizer)
         self.model, self.optimizer = model, optimizer
-        self._to_none = {"set_to_none": True} if takes(optimizer.zero_grad, "set_to_none") else {}
+        self._to_none = {"set_to_none": True} if settings.takes(optimizer.zero_grad, "set_to_none") else {}
         self.alpha, self.tau, self.every, self.floor, self.strict = alpha, tau, every, floor, strict
         self.batch_norm, self.scaler, self.autocast = batch_norm, scaler, autocast
         self.distance, self.jitter, self.generator = distance, jitter, generator
@@ -156,7 +156,7 @@ class Guidance:
             pairs: a batch of pairs or a sampler, which is drawn from only when a correction is due. None makes a
                 plain training step, bit for bit.
         """
-        check_task(task_loss)
+        settings.check_task(task_loss)
         if pairs is not None:
             check_kind(pairs)
         self._begin()
@@ -164,7 +164,7 @@ class Guidance:
             if pairs is not None:
                 self._iterate(pairs)
             loss = task_loss()
-            check_loss(loss, self.parameters())
+            settings.check_loss(loss, self.parameters())
             self._scaled(loss).backward()  # type: ignore[no-untyped-call]
             if pairs is None:
                 self._average()
@@ -196,7 +196,9 @@ class Guidance:
         set_gradients(parameters, gradients)
         if not self.peers.sharded:
             self.peers.mean_(cast(Tensor, parameter.grad) for parameter in parameters)
-        norm = self._unscaled_norm()
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        norm = global_norm([cast(Tensor, parameter.grad) for parameter in parameters])
         self._update()
         self._clear()
         check_cleared(self.optimizer, parameters)
@@ -239,7 +241,7 @@ class Guidance:
     def rescale(self, correction: Correction, task_loss: Tensor | None = None) -> Report:
         """Lines 13 to 19: rescale the accumulated task gradient in place; `optimizer.step()` follows.
 
-        With a GradScaler it also unscales: do not call `scaler.unscale_` yourself.
+        With a GradScaler it also unscales, unless you have.
         """
         if correction is self.correction and self.iteration == 0:
             raise RuntimeError("there is no correction to rescale by yet: call correct(pairs) before the backward pass")
@@ -247,10 +249,12 @@ class Guidance:
         if not gradients:
             raise RuntimeError("there is no task gradient to rescale: run backward between correct and rescale")
         if not self._looked:
-            warn_of_others(self.model, self.parameters())
+            settings.warn_of_others(self.model, self.parameters())
             self._looked = True
         self._average()
-        norm = self._unscaled_norm()
+        if self.scaler is not None:
+            unscale(self.scaler, self.optimizer)
+        norm = global_norm(gradients)
         outcome: TaskScale = self._run(task_scale)(
             norm,
             correction.norm,
@@ -277,6 +281,8 @@ class Guidance:
         parameters = self.parameters()
         check_place(parameters, self._values.device)
         check_none_yet(parameters)
+        if self.iteration == 0 and self.scaler is None:
+            settings.warn_of_half(self.autocast, self._values.device)
         self._forward.modes.hold()
 
     def _iterate(self, pairs: Pairs | DrawsPairs) -> None:
@@ -305,12 +311,6 @@ class Guidance:
 
     def _scaled(self, loss: Tensor) -> Tensor:
         return loss if self.scaler is None else self.scaler.scale(loss)
-
-    def _unscaled_norm(self) -> Tensor:
-        """The length of all gradients together, once they are unscaled."""
-        if self.scaler is not None:
-            self.scaler.unscale_(self.optimizer)
-        return global_norm([p.grad for p in self.parameters() if p.grad is not None])
 
     def _update(self) -> None:
         if self.scaler is None:

@@ -14,7 +14,7 @@ from ipg.rationale import can_be_read
 
 __all__ = [
     "check_head", "check_loss", "check_optimizer", "check_settings", "check_task", "parse_margin", "takes",
-    "warn_of_others",
+    "warn_of_half", "warn_of_others",
 ]  # fmt: skip
 
 
@@ -99,6 +99,18 @@ def check_head(head: nn.Linear) -> None:
             "the head's weights are all zero, as some networks begin: so is every rationale, no correction moves "
             "anything, and neither does the task, whose steps are measured by corrections. Draw them anew first, e.g. "
             "torch.nn.init.normal_(head.weight, std=0.016)."
+        )
+
+
+def warn_of_half(autocast: torch.dtype | None, device: torch.device) -> None:
+    """Warn where pairs run in fp16 and no GradScaler is known."""
+    if autocast is None and torch.is_autocast_enabled(device.type):
+        autocast = torch.get_autocast_dtype(device.type)
+    if autocast == torch.float16:
+        warnings.warn(
+            "the model runs in fp16, and Guidance knows of no GradScaler: small gradients vanish, and where one scales "
+            "the task's gradient without being known the task is hardly learnt. Give it as scaler=, or use bfloat16.",
+            stacklevel=4,
         )
 
 
