@@ -88,6 +88,15 @@ def test_seeds() -> None:
     assert not torch.equal(one, other)
 
 
+def test_the_default_device_does_not_matter() -> None:
+    expected = drawn(PairSampler(make_pairs(10), 3), 8)
+    pairs = make_pairs(10)
+    with torch.device("meta"):
+        sampler = PairSampler(pairs, 3)
+        found = drawn(sampler, 8)
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("already", [0, 1, 3, 4, 11])
 def test_resumes_with_the_same_batches(already: int) -> None:
     sampler = PairSampler(make_pairs(10), 3, seed=5)

@@ -117,7 +117,7 @@ class PairSampler:
         self.pairs, self.part, self.transform = pairs, part, transform
         self.batch_size = min(batch_size, len(pairs))
         self._generator = torch.Generator().manual_seed(seed)
-        self._order = torch.arange(len(pairs))
+        self._order = torch.arange(len(pairs), device="cpu")
         self._position = len(pairs)
 
     def __repr__(self) -> str:
@@ -139,7 +139,7 @@ class PairSampler:
         rows = self._order[self._position : self._position + self.batch_size]
         self._position += self.batch_size
         if (missing := self.batch_size - len(rows)) > 0:
-            self._order = torch.randperm(n, generator=self._generator)
+            self._order = torch.randperm(n, generator=self._generator, device="cpu")
             rows = torch.cat([rows, self._order[:missing]])
             self._position = missing
         return rows
