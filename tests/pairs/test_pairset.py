@@ -40,6 +40,15 @@ def test_pairs_of_bytes_are_drawn_as_floats_from_0_to_1() -> None:
     assert PairSampler(batch, 5).draw().second.max() == 1
 
 
+def test_floats_are_of_the_default_precision() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        batch = PairSampler(make_pairs(4), 2).draw()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert batch.first.dtype == batch.second.dtype == torch.float64
+
+
 def test_take_keeps_columns_together() -> None:
     taken = make_pairs(6).take(torch.tensor([5, 1]))
     assert len(taken) == 2

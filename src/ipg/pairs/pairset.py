@@ -67,8 +67,8 @@ class PairSet:
 
 
 def _as_floats(images: Tensor) -> Tensor:
-    """Bytes as floats from 0 to 1."""
-    return images.float() / 255
+    """Bytes as floats from 0 to 1, of torch's default precision as torchvision has them."""
+    return images.to(torch.get_default_dtype()) / 255
 
 
 def _alike(change: Callable[[Tensor], Tensor], first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
