@@ -68,8 +68,8 @@ class Modes:
             return
         self._comparing = True
         try:
-            with unchanged(self._model):
-                others = [module for module in self._model.modules() if not isinstance(module, _BatchNorm)]
+            with unchanged(self._model) as modules:
+                others = [module for module in modules if not isinstance(module, _BatchNorm)]
                 _set(others, [False] * len(others))
                 yield
         finally:
@@ -77,8 +77,8 @@ class Modes:
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Afterwards the mode of every module is as before, and so is what held layers were asked for last.
+def unchanged(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """Gives the modules; afterwards the mode of each is as before, and so is what held layers were asked for last.
 
     Modules with a `train` of their own are told that they train again: some keep what they have computed in eval mode
     until they hear of it, as attention does in several networks of timm.
@@ -88,7 +88,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     held = [module.__dict__.get("train") for module in modules]
     asked = [(kept, kept.asked) for kept in held if isinstance(kept, _StayInEval)]
     try:
-        yield
+        yield modules
     finally:
         for module, mode in zip(modules, modes, strict=True):
             if mode and type(module).train not in _PLAIN:
