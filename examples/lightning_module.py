@@ -2,7 +2,8 @@
 
 Two updates an iteration, but Lightning should count one, or `max_steps`, checkpoints and loggers would run at twice
 the pace. So the correction goes through the *raw* optimizer, which Lightning does not watch, and the task update
-through Lightning's own wrapper around it, which adds one to `trainer.global_step`.
+through Lightning's own wrapper around it, which adds one to `trainer.global_step`. The task gradient is rescaled in
+`on_before_optimizer_step`, when Lightning has unscaled it: so the module trains in any `precision`, also "16-mixed".
 
 Run it with `python examples/lightning_module.py` (needs `pip install lightning`).
 """
@@ -50,7 +51,8 @@ class Guided(Plain):
         """Make the guidance now that the parameters lie on their device and the optimizer is built."""
         raw_optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(raw_optimizer, torch.optim.Optimizer)  # not a list: there is one
-        self.guide = ipg.Guidance(self.model, raw_optimizer)
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)  # in "16-mixed" there is one
+        self.guide = ipg.Guidance(self.model, raw_optimizer, scaler=scaler)
         self.sampler = ipg.PairSampler(self.pairs.to(self.device), batch_size=20)
 
     def training_step(self, batch: Any, batch_index: int) -> None:
@@ -58,12 +60,15 @@ class Guided(Plain):
         x, y = batch
         optimizer = self.optimizers()
         assert isinstance(optimizer, torch.optim.Optimizer)
-        correction = self.guide.correct(self.sampler)  # update 1, by the raw optimizer: not counted
+        self.correction = self.guide.correct(self.sampler)  # update 1, by the raw optimizer: not counted
         loss = F.cross_entropy(self.model(x), y)
         self.manual_backward(loss)
-        report = self.guide.rescale(correction)
         optimizer.step()  # update 2, by Lightning's wrapper: counted
         optimizer.zero_grad()
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Rescale the task gradient, just before update 2."""
+        report = self.guide.rescale(self.correction)
         self.log("disagreement", report.disagreement)  # tensors: nothing waits for the device
 
 

@@ -86,6 +86,7 @@ def test_a_configuration_cannot_be_changed_in_place() -> None:
     [
         ("leraning_rate", "unknown key 'leraning_rate'; did you mean learning_rate?"),
         ("pair-batch", "unknown key 'pair-batch'; did you mean pair_batch?"),
+        ("lr", "unknown key 'lr'; did you mean learning_rate?"),
         ("zzz", "unknown key 'zzz'"),
     ],
 )

@@ -242,6 +242,23 @@ def test_the_callers_generator_does_not_change_the_run(bars: dict[str, Any]) -> 
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+def test_the_callers_defaults_do_not_change_the_run(bars: dict[str, Any], tmp_path: Path) -> None:
+    """As in a notebook that says torch.set_default_device("cuda") in its first cell."""
+    plain = fit(**bars, folder=tmp_path / "plain")
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            run = fit(**bars)
+            again = Run.load(tmp_path / "plain", device="cpu")
+            assert run.evaluate() == again.evaluate() == plain.evaluate()
+            run.report(tmp_path / "report.html")
+            assert torch.empty(0).device.type == "meta"
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(*(torch.cat([p.flatten() for p in one.model.parameters()]) for one in (run, plain)))
+
+
 def test_the_callers_network_holds_the_weights_on_the_runs_device(own: dict[str, Any]) -> None:
     before = [parameter.clone() for parameter in own["model"].parameters()]
     images, pairs = own["data"].images.clone(), own["pairs"].first.clone()
@@ -291,9 +308,10 @@ def test_a_run_that_began_again_says_so_where_nobody_listens(
 
     monkeypatch.setattr(loop.Training, "_between_steps", collapsing)
     said = pytest.warns(UserWarning, match="began again once, with a learning rate of 0.0005 in the place of 0.001")
-    with said if not listeners else nullcontext():
+    with said if not listeners else nullcontext() as caught:
         run = fit(**bars, method="ipg", learning_rate=1e-3, listeners=listeners)
     assert run.result["restarted"] == 1
+    assert listeners or [warning.filename for warning in caught] == [__file__]
 
 
 def test_a_run_in_a_folder_goes_on_where_it_stopped(own: dict[str, Any], tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ class RunConfig:
         problems: list[str] = []
         for name in values:
             if name not in names:
-                hint = did_you_mean(name, names)
+                hint = did_you_mean(ELSEWHERE.get(name, name), names)
                 problems.append(f"unknown key {name!r}" + (f"; {hint}" if hint else ""))
         try:
             config = replace(base or cls(), **{name: value for name, value in values.items() if name in names})
@@ -256,6 +256,9 @@ class RunConfig:
             raise ConfigError(problems)
         return config
 
+
+ELSEWHERE = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch", "amp": "precision"}
+"""What settings are often called elsewhere."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": ("constant", "cosine", "step"),

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 __all__ = [
-    "add_gradients", "check_cleared", "check_reach", "first_part", "global_norm", "reaches_all", "set_gradients",
-    "widest",
+    "add_gradients", "check_cleared", "check_none_yet", "check_place", "check_reach", "first_part", "global_norm",
+    "reaches_all", "set_gradients", "unscale", "widest",
 ]  # fmt: skip
 
 
@@ -75,6 +75,28 @@ def check_reach(
         )
 
 
+def check_place(parameters: Sequence[Tensor], device: torch.device) -> None:
+    """Refuse `parameters` of which none is on the `device` that a Guidance was made for any more."""
+    if parameters and not any(parameter.device == device for parameter in parameters):
+        raise RuntimeError(
+            f"the model is on {parameters[0].device}, and was on {device} when its Guidance was made: move it first, "
+            f"then build optimizer and Guidance"
+        )
+
+
+def check_none_yet(parameters: Sequence[Tensor]) -> None:
+    """Refuse to begin where `parameters` have gradients, which would be lost, and where none can be had."""
+    if not torch.is_grad_enabled():
+        raise RuntimeError(
+            "gradients are switched off here: guide outside of torch.no_grad() and torch.inference_mode()"
+        )
+    if any(parameter.grad is not None for parameter in parameters):
+        raise RuntimeError(
+            "gradients are already accumulated: correct before the first backward of an iteration, after "
+            "optimizer.zero_grad(set_to_none=True); to accumulate, run backward between correct and rescale"
+        )
+
+
 def check_cleared(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
     """Refuse an optimizer that has kept the gradients of `parameters`."""
     if any(parameter.grad is not None for parameter in parameters):
@@ -83,6 +105,15 @@ def check_cleared(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]
             f"wrapper that accumulates skips updates, the correction's too. Give Guidance the optimizer that is "
             f"inside, e.g. optimizer.optimizer of Accelerate's."
         )
+
+
+def unscale(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+    """Unscale the gradients of `optimizer`, unless the caller's code has done so, as Lightning does by itself."""
+    try:
+        scaler.unscale_(optimizer)
+    except RuntimeError as error:
+        if "unscale_() has already been called" not in str(error):
+            raise
 
 
 def widest(tensors: Sequence[Tensor]) -> torch.dtype:

@@ -25,24 +25,23 @@ With many processes all of this is said of the *whole* batches, of which each pr
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-import ipg.rationale as rationales
-from ipg.collectives import Group, find_peers, unreduced
-from ipg.comparison import Comparison, compare, compiled, embed, is_compiled
+import ipg.settings as settings
+from ipg.collectives import Group, find_peers
+from ipg.comparison import Comparison, compare, compiled, is_compiled
 from ipg.condition import TaskScale, task_scale
-from ipg.gradients import check_cleared, check_reach, first_part, global_norm, set_gradients, widest
-from ipg.modes import Modes
+from ipg.forward import PairForward
+from ipg.gradients import check_cleared, check_none_yet, check_place, global_norm, set_gradients, unscale, widest
 from ipg.pace import Every, FollowingPace, Pace
-from ipg.paired import DrawsPairs, Pairs, check_kind, check_replicas, check_shard, gather_pairs
-from ipg.records import Correction, Report, Spread, Terms, keep_correction, keep_pairs, plain_report
-from ipg.settings import check_head, check_loss, check_optimizer, check_settings, parse_margin, takes, warn_of_others
+from ipg.paired import DrawsPairs, Pairs, check_kind
+from ipg.rationale import HeadTap
+from ipg.records import Correction, Report, Spread, Terms, as_number, keep_correction, keep_pairs, plain_report
 from ipg.watch import TASK, CollapseError, NonFiniteError, Watch, count_norm
 
 __all__ = [
@@ -105,65 +104,46 @@ class Guidance:
         generator: torch.Generator | None = None,
         process_group: Group = "auto",
     ) -> None:
-        self._asked, (number, relative) = margin, parse_margin(margin)
-        check_settings(
+        self._asked, (number, relative) = margin, settings.parse_margin(margin)
+        settings.check_settings(
             alpha=alpha, tau=tau, every=every, floor=floor, batch_norm=batch_norm, distance=distance, jitter=jitter
         )
-        check_optimizer(model, optimizer)
+        settings.check_optimizer(model, optimizer)
         self.model, self.optimizer = model, optimizer
-        self._to_none = {"set_to_none": True} if takes(optimizer.zero_grad, "set_to_none") else {}
+        self._to_none = {"set_to_none": True} if settings.takes(optimizer.zero_grad, "set_to_none") else {}
         self.alpha, self.tau, self.every, self.floor, self.strict = alpha, tau, every, floor, strict
         self.batch_norm, self.scaler, self.autocast = batch_norm, scaler, autocast
         self.distance, self.jitter, self.generator = distance, jitter, generator
         self.peers = find_peers(model, process_group)
-        self._relative = number if relative else None
-
         parameters = self.parameters()
         if not parameters:
             raise ValueError("the optimizer holds no trainable parameter")
-        head = head if head is not None else rationales.find_head(model)
-        if distance != "features":
-            check_head(head)
-        self.tap = rationales.HeadTap(head)
-        weakref.finalize(self, self.tap.remove).atexit = False  # no hook stays behind where nobody calls `close`
-        self._modes = Modes(model, hold=batch_norm == "eval")
-        self.iteration = 0
+        self._forward = PairForward(
+            model, head, distance=distance, autocast=autocast, hold=batch_norm == "eval", peers=self.peers
+        )
         self._compiled = is_compiled(model) and parameters[0].device.type == "cuda"
-        self._agreed = self.peers.size == 1
-        self._verified = self._looked = False
+        self._looked = False
+
+        self.iteration = 0
         self._values = torch.zeros(4, dtype=widest(parameters), device=parameters[0].device)
         self._values[2] = 1.0  # until a correction has been finite, all pairs count as disagreeing
+        self.correction = Correction(self._values)
+        self._relative = number if relative else None
         self._margin = self._values.new_tensor(math.nan if relative else number)
         self._spread = self._values.new_zeros(3)
         self.pace = FollowingPace(alpha=alpha, tau=tau, like=self._values) if every == "auto" else Pace(every)
         self.watch = Watch(self._values.device)
-        self.correction = Correction(self._values)
 
     def __repr__(self) -> str:
         names = ("alpha", "tau", "every", "batch_norm", "iteration")
         told = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"Guidance({type(self.model).__name__}, {type(self.optimizer).__name__}, margin={self._asked!r}, {told})"
 
-    @property
-    def due(self) -> bool:
-        """Whether the next iteration corrects; known before the step, without asking the device."""
-        return self.pace.due(self.iteration)
-
-    @property
-    def margin(self) -> Tensor:
-        """The margin in force, a scalar on the device; NaN while a relative one is not measured yet."""
-        return self._margin
-
-    @property
-    def spread(self) -> Spread:
-        """How the last batch of pairs lies to the margin."""
-        return Spread._make(self._spread)
-
     def parameters(self) -> list[Tensor]:
         """The trainable parameters of the optimizer: those that both updates move and both norms count."""
         return [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
 
-    # -- the step ------------------------------------------------------------------------------------------------
+    # -- Algorithm 1 -----------------------------------------------------------------------------------------------
 
     def step(self, task_loss: Callable[[], Tensor], pairs: Pairs | DrawsPairs | None) -> Report:
         """Make one iteration: the corrective update when one is due, then the rescaled task update.
@@ -176,25 +156,21 @@ class Guidance:
             pairs: a batch of pairs or a sampler, which is drawn from only when a correction is due. None makes a
                 plain training step, bit for bit.
         """
-        if not callable(task_loss):
-            raise TypeError(
-                f"task_loss must be a function that returns the loss, got {type(task_loss).__name__}: it has to run "
-                f"after the correction. Write lambda: criterion(model(x), y)."
-            )
-        self._begin(pairs)
+        settings.check_task(task_loss)
+        if pairs is not None:
+            check_kind(pairs)
+        self._begin()
         try:
             if pairs is not None:
                 self._iterate(pairs)
             loss = task_loss()
-            if any(p.grad is not None for p in self.parameters()):
-                raise RuntimeError("task_loss must only return the loss; it ran backward itself")
-            check_loss(loss)
+            settings.check_loss(loss, self.parameters())
             self._scaled(loss).backward()  # type: ignore[no-untyped-call]
             if pairs is None:
                 self._average()
-                report = plain_report(loss.detach())
+                report = plain_report(loss)
             else:
-                report = self.rescale(self.correction, loss.detach())
+                report = self.rescale(self.correction, loss)
             self._update()
         finally:
             self._clear()  # a step that fails leaves none of its gradients to the next
@@ -205,24 +181,109 @@ class Guidance:
 
         Call it once an iteration, before the first micro-batch's backward.
         """
-        self._begin(pairs)
+        check_kind(pairs)
+        self._begin()
         self._iterate(pairs)
         return self.correction
 
-    def _begin(self, pairs: Pairs | DrawsPairs | None) -> None:
-        """Refuse to begin without pairs to draw, and where gradients would be lost, or could not be had."""
-        if pairs is not None:
-            check_kind(pairs)
-        if not torch.is_grad_enabled():
-            raise RuntimeError(
-                "gradients are switched off here: guide outside of torch.no_grad() and torch.inference_mode()"
-            )
-        if any(p.grad is not None for p in self.parameters()):
-            raise RuntimeError(
-                "gradients are already accumulated: correct before the first backward of an iteration, after "
-                "optimizer.zero_grad(set_to_none=True); to accumulate, run backward between correct and rescale"
-            )
-        self._modes.hold()
+    def _correct(self, pairs: Pairs) -> None:
+        """Lines 1 to 10: the corrective update; nothing here asks the device for a value."""
+        parameters = self.parameters()
+        with self.comparing():  # to the end of the backward pass, in which checkpointed layers run again
+            terms = self.terms(pairs)
+            gradients = self.gradients(terms.alignment + terms.uniformity, parameters)
+        self.watch.counters[0] += 1
+        set_gradients(parameters, gradients)
+        if not self.peers.sharded:
+            self.peers.mean_(cast(Tensor, parameter.grad) for parameter in parameters)
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        norm = global_norm([cast(Tensor, parameter.grad) for parameter in parameters])
+        self._update()
+        self._clear()
+        check_cleared(self.optimizer, parameters)
+        torch.clear_autocast_cache()  # inside the caller's autocast the task batch would meet the weights of before
+        self._run(keep_correction)(self._values, self.watch.counters, [term.detach() for term in terms], norm)
+
+    def terms(self, pairs: Pairs) -> Terms:
+        """Lines 1 to 8: run a batch of pairs through the model and compare its rationales.
+
+        The losses carry their graph, for those who want to weigh them in another way; `correct` is the method. Of
+        several processes each has the losses of the whole batch; the mean of their gradients is the gradient.
+        Where layers are checkpointed, run the backward pass inside `comparing`, too.
+        """
+        embedded, label, differ = self._forward(pairs, self.parameters(), self.iteration)  # (2n, D), (n,), (n,)
+        noise = None
+        if self.jitter:
+            shape = (2, len(label), embedded.shape[1])
+            noise = torch.randn(shape, generator=self.generator, device=embedded.device, dtype=embedded.dtype)
+            self.peers.broadcast_(noise)
+        found: Comparison = self._run(compare)(
+            embedded, label, differ, self._margin.clone(), relative=self._relative, jitter=self.jitter, noise=noise
+        )
+        self._run(keep_pairs)(self._margin, self._spread, self.watch.counters, self.watch.widest, found)
+        return Terms(found.alignment, found.uniformity, found.disagreement)
+
+    def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        """Of a loss that `terms` gave; of a model that FSDP2 shards they are left in `.grad` as well."""
+        if not loss.requires_grad:
+            raise RuntimeError("the corrective loss reaches no trainable parameter: everything it touches is frozen")
+        gradients: Sequence[Tensor | None]
+        if self.peers.sharded:  # gathering and reducing shards is the business of FSDP's own backward pass
+            self._scaled(loss).backward()  # type: ignore[no-untyped-call]
+            gradients = [parameter.grad for parameter in parameters]
+        else:
+            gradients = torch.autograd.grad(self._scaled(loss), list(parameters), allow_unused=True)
+        if all(gradient is None for gradient in gradients):
+            raise RuntimeError("the corrective loss reaches no parameter of the optimizer: give it the model's own")
+        return gradients
+
+    def rescale(self, correction: Correction, task_loss: Tensor | None = None) -> Report:
+        """Lines 13 to 19: rescale the accumulated task gradient in place; `optimizer.step()` follows.
+
+        With a GradScaler it also unscales, unless you have.
+        """
+        if correction is self.correction and self.iteration == 0:
+            raise RuntimeError("there is no correction to rescale by yet: call correct(pairs) before the backward pass")
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        if not gradients:
+            raise RuntimeError("there is no task gradient to rescale: run backward between correct and rescale")
+        if not self._looked:
+            settings.warn_of_others(self.model, self.parameters())
+            self._looked = True
+        self._average()
+        if self.scaler is not None:
+            unscale(self.scaler, self.optimizer)
+        norm = global_norm(gradients)
+        outcome: TaskScale = self._run(task_scale)(
+            norm,
+            correction.norm,
+            correction.disagreement,
+            alpha=self.alpha,
+            tau=self.tau,
+            floor=self.floor,
+            strict=self.strict,
+        )
+        torch._foreach_mul_(gradients, outcome.scale)
+        self._run(count_norm)(self.watch.counters, norm, TASK)
+        loss = torch.full_like(norm, math.nan) if task_loss is None else as_number(task_loss)
+        return Report._make([loss, *correction.values.clone(), norm, *outcome])
+
+    # -- which iterations correct ----------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> bool:
+        """Whether the next iteration corrects; known before the step, without asking the device."""
+        return self.pace.due(self.iteration)
+
+    def _begin(self) -> None:
+        """Refuse to begin elsewhere than on the device, and where gradients would be lost, or could not be had."""
+        parameters = self.parameters()
+        check_place(parameters, self._values.device)
+        check_none_yet(parameters)
+        if self.iteration == 0 and self.scaler is None:
+            settings.warn_of_half(self.autocast, self._values.device)
+        self._forward.modes.hold()
 
     def _iterate(self, pairs: Pairs | DrawsPairs) -> None:
         """Correct when it is due, and count the iteration: one that is refused is none."""
@@ -246,117 +307,47 @@ class Guidance:
             self.pace.note(self.iteration, self._values[2])
         self.iteration += 1
 
-    def rescale(self, correction: Correction, task_loss: Tensor | None = None) -> Report:
-        """Rescale the accumulated task gradient in place by the invariance condition; `optimizer.step()` follows.
+    # -- gradients and updates, with a GradScaler or without, in one process or several ------------------------------
 
-        With a GradScaler it also unscales: do not call `scaler.unscale_` yourself.
-        """
-        if correction is self.correction and self.iteration == 0:
-            raise RuntimeError("there is no correction to rescale by yet: call correct(pairs) before the backward pass")
-        gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        if not gradients:
-            raise RuntimeError("there is no task gradient to rescale: run backward between correct and rescale")
-        if not self._looked:
-            warn_of_others(self.model, self.parameters())
-            self._looked = True
-        self._average()
-        if self.scaler is not None:
-            self.scaler.unscale_(self.optimizer)
-        norm = global_norm(gradients)
-        outcome: TaskScale = self._run(task_scale)(
-            norm,
-            correction.norm,
-            correction.disagreement,
-            alpha=self.alpha,
-            tau=self.tau,
-            floor=self.floor,
-            strict=self.strict,
-        )
-        torch._foreach_mul_(gradients, outcome.scale)
-        self._run(count_norm)(self.watch.counters, norm, TASK)
-        loss = torch.full_like(norm, math.nan) if task_loss is None else task_loss
-        return Report._make([loss, *correction.values.clone(), norm, *outcome])
+    def _scaled(self, loss: Tensor) -> Tensor:
+        return loss if self.scaler is None else self.scaler.scale(loss)
 
-    def terms(self, pairs: Pairs) -> Terms:
-        """Lines 1 to 8 of Algorithm 1: run a batch of pairs through the model and compare its rationales.
-
-        The losses carry their graph, for those who want to weigh them in another way; `correct` is the method. Of
-        several processes each has the losses of the whole batch; the mean of their gradients is the gradient.
-        Where layers are checkpointed, run the backward pass inside `comparing`, too.
-        """
-        n = len(pairs)
-        if pairs.first.dtype == torch.uint8:
-            raise ValueError("these pairs are images of bytes: divide them by 255, or draw them with ipg.PairSampler")
-        self._agree(pairs)
-        with self.comparing(), self.tap.listen(), self._autocast(pairs.first.device), unreduced(self.model):
-            output = self.model(torch.cat([pairs.first, pairs.second]))  # one forward: members share statistics
-        features, logits = self.tap.take(2 * n)  # (2n, D), (2n, K)
-        if not self._verified:
-            rationales.verify_head(self.model, self.tap.head, logits, output)
-            self._verified = True
-        if not features.requires_grad:
-            check_reach(output, self.model, self.tap.head, self.parameters(), sharded=self.peers.sharded)
-        weight = self.tap.head.weight
-        if self.peers.sharded and hasattr(weight, "full_tensor"):
-            raise RuntimeError(
-                "the head's weight is sharded again once it has run: call fully_shard on the blocks before the head "
-                "and on the whole model, not on the head itself, and leave reshard_after_forward of the whole as it is"
-            )
-        embedded = embed(self.distance, features, logits, weight)
-        differ = rationales.disagreeing(logits[:n].detach(), logits[n:].detach())  # (n,)
-        label = pairs.label
-        if self.peers.size > 1:
-            embedded, label, differ = gather_pairs(pairs, embedded, differ, self.peers)
-        noise = None
-        if self.jitter:
-            shape = (2, len(label), embedded.shape[1])
-            noise = torch.randn(shape, generator=self.generator, device=embedded.device, dtype=embedded.dtype)
-            self.peers.broadcast_(noise)
-        found: Comparison = self._run(compare)(
-            embedded, label, differ, self._margin.clone(), relative=self._relative, jitter=self.jitter, noise=noise
-        )
-        self._run(keep_pairs)(self._margin, self._spread, self.watch.counters, self.watch.widest, found)
-        align = found.alignment
-        if self.peers.sharded:
-            align = align + 0 * first_part(output, logits).sum()  # FSDP's backward pass begins at the model's output
-        return Terms(align, found.uniformity, found.disagreement)
-
-    def comparing(self) -> AbstractContextManager[None]:
-        """Every layer but BatchNorm in eval mode, as pairs are compared; the modes come back afterwards."""
-        return self._modes.comparing()
-
-    def _correct(self, pairs: Pairs) -> None:
-        """Lines 1 to 10 of Algorithm 1; nothing here asks the device for a value."""
-        with self.comparing():  # to the end of the backward pass, in which checkpointed layers run again
-            terms = self.terms(pairs)
-            parameters = self.parameters()
-            gradients = self.gradients(terms.alignment + terms.uniformity, parameters)
-        self.watch.counters[0] += 1
-        set_gradients(parameters, gradients)
-        if not self.peers.sharded:
-            self.peers.mean_(cast(Tensor, parameter.grad) for parameter in parameters)
-        if self.scaler is not None:
-            self.scaler.unscale_(self.optimizer)
-        norm = global_norm([cast(Tensor, parameter.grad) for parameter in parameters])
-        self._update()
-        self._clear()
-        check_cleared(self.optimizer, parameters)
-        torch.clear_autocast_cache()  # inside the caller's autocast the task batch would meet the weights of before
-        self._run(keep_correction)(self._values, self.watch.counters, [term.detach() for term in terms], norm)
-
-    def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        """Of a loss that `terms` gave; of a model that FSDP2 shards they are left in `.grad` as well."""
-        if not loss.requires_grad:
-            raise RuntimeError("the corrective loss reaches no trainable parameter: everything it touches is frozen")
-        gradients: Sequence[Tensor | None]
-        if self.peers.sharded:  # gathering and reducing shards is the business of FSDP's own backward pass
-            self._scaled(loss).backward()  # type: ignore[no-untyped-call]
-            gradients = [parameter.grad for parameter in parameters]
+    def _update(self) -> None:
+        if self.scaler is None:
+            self.optimizer.step()
         else:
-            gradients = torch.autograd.grad(self._scaled(loss), list(parameters), allow_unused=True)
-        if all(gradient is None for gradient in gradients):
-            raise RuntimeError("the corrective loss reaches no parameter of the optimizer: give it the model's own")
-        return gradients
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+    def _clear(self) -> None:
+        """No gradients, not even zeros, whatever the optimizer's own habit."""
+        self.optimizer.zero_grad(**self._to_none)
+
+    def _average(self) -> None:
+        """The task gradient of the whole batch, where no wrapper of the model has made it already."""
+        if self.peers.averages:
+            self.peers.mean_(parameter.grad for parameter in self.parameters() if parameter.grad is not None)
+
+    def _run(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, compiled where the model is."""
+        return compiled(function) if self._compiled else function
+
+    # -- what it tells ----------------------------------------------------------------------------------------------
+
+    @property
+    def margin(self) -> Tensor:
+        """The margin in force, a scalar on the device; NaN while a relative one is not measured yet."""
+        return self._margin
+
+    @property
+    def spread(self) -> Spread:
+        """How the last batch of pairs lies to the margin."""
+        return Spread._make(self._spread)
+
+    @property
+    def skipped(self) -> Tensor:
+        """How many updates had a non-finite gradient (skipped where a GradScaler is in use); on the device."""
+        return self.watch.non_finite
 
     def check(self, *, ended: bool = False) -> None:
         """Raise if training has gone wrong since the start: a non-finite step or a collapse. Waits for the device.
@@ -372,52 +363,20 @@ class Guidance:
         """
         self.watch.check(skips=self.scaler is not None and self.scaler.is_enabled(), ended=ended)
 
+    # -- modes and state --------------------------------------------------------------------------------------------
+
     @property
-    def skipped(self) -> Tensor:
-        """How many updates had a non-finite gradient (skipped where a GradScaler is in use); on the device."""
-        return self.watch.non_finite
+    def tap(self) -> HeadTap:
+        """Where the head of the model is listened to."""
+        return self._forward.tap
 
-    # -- many processes --------------------------------------------------------------------------------------------
-
-    def _agree(self, pairs: Pairs) -> None:
-        """Refuse shards that do not fit together, and, once, replicas that differ; only this once the host waits."""
-        check_shard(pairs, self.peers)
-        if not self._agreed:
-            self._agreed = True
-            check_replicas(pairs, self.peers, self.parameters(), iteration=self.iteration)
-
-    def _average(self) -> None:
-        """The task gradient of the whole batch, where no wrapper of the model has made it already."""
-        if self.peers.averages:
-            self.peers.mean_(parameter.grad for parameter in self.parameters() if parameter.grad is not None)
-
-    # -- margin, modes, precision, state ---------------------------------------------------------------------------
-
-    def _run(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, compiled where the model is."""
-        return compiled(function) if self._compiled else function
+    def comparing(self) -> AbstractContextManager[None]:
+        """Every layer but BatchNorm in eval mode, as pairs are compared; the modes come back afterwards."""
+        return self._forward.modes.comparing()
 
     def close(self) -> None:
         """Leave the model as a plain network: no hook at its head, BatchNorm as `model.train()` says."""
-        self.tap.remove()
-        self._modes.release()
-
-    def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        return nullcontext() if self.autocast is None else torch.autocast(device.type, dtype=self.autocast)
-
-    def _scaled(self, loss: Tensor) -> Tensor:
-        return loss if self.scaler is None else self.scaler.scale(loss)
-
-    def _update(self) -> None:
-        if self.scaler is None:
-            self.optimizer.step()
-        else:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-
-    def _clear(self) -> None:
-        """No gradients, not even zeros, whatever the optimizer's own habit."""
-        self.optimizer.zero_grad(**self._to_none)
+        self._forward.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on exactly, inside a cycle of `every` included; a `generator` is the caller's."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
 
 __all__ = ["Modes", "unchanged"]
 
@@ -65,30 +66,40 @@ class Modes:
         if self._comparing:
             yield
             return
-        others = [module for module in self._model.modules() if not isinstance(module, _BatchNorm)]
-        modes = [module.training for module in others]
         self._comparing = True
         try:
-            _set(others, [False] * len(modes))
-            yield
+            with unchanged(self._model) as modules:
+                others = [module for module in modules if not isinstance(module, _BatchNorm)]
+                _set(others, [False] * len(others))
+                yield
         finally:
             self._comparing = False
-            _set(others, modes)
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Afterwards the mode of every module is as before, and so is what held layers were asked for last."""
-    modes = [(module, module.training) for module in model.modules()]
-    held = [module.__dict__.get("train") for module, _ in modes]
+def unchanged(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """Gives the modules; afterwards the mode of each is as before, and so is what held layers were asked for last.
+
+    Modules with a `train` of their own are told that they train again: some keep what they have computed in eval mode
+    until they hear of it, as attention does in several networks of timm.
+    """
+    modules = list(model.modules())
+    modes = [module.training for module in modules]
+    held = [module.__dict__.get("train") for module in modules]
     asked = [(kept, kept.asked) for kept in held if isinstance(kept, _StayInEval)]
     try:
-        yield
+        yield modules
     finally:
-        for module, mode in modes:
-            module.training = mode
+        for module, mode in zip(modules, modes, strict=True):
+            if mode and type(module).train not in _PLAIN:
+                module.train()
+        _set(modules, modes)
         for kept, mode in asked:
             kept.asked = mode
+
+
+_PLAIN = (nn.Module.train, DistributedDataParallel.train)
+"""Those that set modes and do nothing else."""
 
 
 class _StayInEval:

@@ -25,7 +25,7 @@ from ipg.methods import Method, method_class
 from ipg.models import load_model
 from ipg.pairs.pairset import PairSet
 from ipg.restarts import rate_after
-from ipg.training.device import autocast_dtype, numerics, resolve_device
+from ipg.training.device import autocast_dtype, numerics, resolve_device, usual_defaults
 from ipg.training.folder import FolderError, RunFolder, read_json
 from ipg.training.listeners import Listener
 from ipg.training.loop import Outcome, train
@@ -66,6 +66,7 @@ class Run:
         """A row an epoch, as in `metrics.jsonl`."""
         return self.outcome.rows
 
+    @usual_defaults()
     def evaluate(self, split: str = "test") -> dict[str, Any]:
         """Accuracy on average, by group and in the worst group, and disagreement on held-out pairs."""
         device = next(self.model.parameters()).device
@@ -85,6 +86,7 @@ class Run:
             digest.update(column.cpu().numpy().tobytes())
         return digest.hexdigest()
 
+    @usual_defaults()
     def report(self, path: str | Path = "report.html", *, beside: Sequence[Run] = ()) -> Path:
         """Write the report, one self-contained HTML page, on this run and those `beside` it."""
         from ipg.report.build import page_data
@@ -93,6 +95,7 @@ class Run:
         return write(Path(path), page_data([*beside, self]))
 
     @classmethod
+    @usual_defaults()
     def load(
         cls,
         folder: str | Path,
@@ -140,7 +143,7 @@ class Run:
             warnings.warn(
                 f"the held-out pairs of {home.path} are others than when it was trained: what is told of them is of "
                 "those there are now",
-                stacklevel=2,
+                stacklevel=3,  # beyond `usual_defaults`
             )
         elif changed:
             of_pairs = isinstance(config.pairs, str) and all("pairs" in name for name in changed)
@@ -166,6 +169,7 @@ def _find_pairs(config: RunConfig, home: RunFolder, started_in: object) -> str:
     return found
 
 
+@usual_defaults()
 def fit(
     model: nn.Module | str | None = None,
     data: ImageTable | Mapping[str, Sequence[Any]] | str | Path = "colored_fashion",
@@ -224,7 +228,7 @@ def fit(
         warnings.warn(
             f"training collapsed and began again {times(restarts)}, with a learning rate of {last:g} in the place of "
             f"{asked:g}; restarts=0 ends such a run",
-            stacklevel=2,
+            stacklevel=3,  # beyond `usual_defaults`
         )
     return run
 

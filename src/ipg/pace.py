@@ -81,7 +81,7 @@ class FollowingPace(Pace):
     def __init__(self, *, alpha: float, tau: float, like: Tensor) -> None:
         super().__init__(1)
         self.most = longest(alpha)
-        self.tau = float(torch.tensor(tau, dtype=like.dtype))  # or a disagreement that equals it might lie above
+        self.tau = torch.tensor(tau, dtype=like.dtype, device="cpu").item()  # or one that equals it might lie above
         self._last: int | None = None  # the last iteration that corrected
         self._found = _Message(like)
 
@@ -112,7 +112,7 @@ class _Message:
     """A number on its way from the device; from a GPU it travels while the host goes on."""
 
     def __init__(self, like: Tensor) -> None:
-        self._value = torch.tensor(math.nan, dtype=like.dtype, pin_memory=like.is_cuda)
+        self._value = torch.tensor(math.nan, dtype=like.dtype, device="cpu", pin_memory=like.is_cuda)
         self._arrival = torch.cuda.Event() if like.is_cuda else None  # type: ignore[no-untyped-call]
 
     def send(self, number: Tensor) -> None:

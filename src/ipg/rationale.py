@@ -182,6 +182,12 @@ def _is_linear(head: nn.Linear) -> bool:
     return found.shape == expected.shape and bool((found - expected).norm() <= 0.05 * expected.norm())
 
 
+def _stays_linear(head: nn.Linear) -> bool:
+    """Whether training moves nothing of a head but weight and bias; adapters, such as LoRA, begin at zero."""
+    others = [name for name, parameter in head.named_parameters() if parameter.requires_grad]
+    return all(name in ("weight", "bias") or name.startswith("parametrizations.") for name in others)
+
+
 class HeadTap:
     """Listens at the head of a model: the features that enter it and the logits that leave it.
 
@@ -192,10 +198,11 @@ class HeadTap:
     def __init__(self, head: nn.Linear) -> None:
         if not isinstance(head, nn.Linear):
             raise HeadNotFoundError(f"head must be an nn.Linear, got {type(head).__name__}")
-        if type(head).forward is not nn.Linear.forward and not _is_linear(head):
+        if type(head).forward is not nn.Linear.forward and not (_is_linear(head) and _stays_linear(head)):
             raise HeadNotFoundError(
                 f"{type(head).__name__} is no linear head: it does not put out its weight times its input plus its "
-                f"bias, so its rationales are not contributions to the logits. Train with a plain nn.Linear."
+                f"bias, or will not once further parameters of it are trained, so its rationales are not contributions "
+                f"to the logits. Train with a plain nn.Linear."
             )
         self.head = head
         self._listening = False

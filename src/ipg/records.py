@@ -13,7 +13,7 @@ from torch import Tensor
 from ipg.comparison import Comparison
 from ipg.watch import CORRECTIVE, count_collapse, count_norm
 
-__all__ = ["Correction", "Report", "Spread", "Terms", "keep_correction", "keep_pairs", "plain_report"]
+__all__ = ["Correction", "Report", "Spread", "Terms", "as_number", "keep_correction", "keep_pairs", "plain_report"]
 
 
 class Terms(NamedTuple):
@@ -86,8 +86,14 @@ class Report(NamedTuple):
         return dict(zip(self._fields, values, strict=True))
 
 
+def as_number(loss: Tensor) -> Tensor:
+    """A loss of one entry as a scalar without a graph."""
+    return loss.detach().reshape(())
+
+
 def plain_report(loss: Tensor) -> Report:
     """The report of a step without pairs: the task gradient as it is, the rest unknown."""
+    loss = as_number(loss)
     unknown, no = loss.new_full((5,), math.nan), loss.new_zeros(3, dtype=torch.bool)
     return Report._make([loss, *unknown, loss.new_ones(()), *no])
 

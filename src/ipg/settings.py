@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ipg.rationale import can_be_read
 
 __all__ = [
-    "check_head", "check_loss", "check_optimizer", "check_settings", "parse_margin", "takes", "warn_of_others",
+    "check_head", "check_loss", "check_optimizer", "check_settings", "check_task", "parse_margin", "takes",
+    "warn_of_half", "warn_of_others",
 ]  # fmt: skip
 
 
@@ -59,8 +60,19 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def check_loss(loss: Tensor) -> None:
-    """Raise where what `task_loss` returned cannot be followed back to the parameters."""
+def check_task(task_loss: object) -> None:
+    """Raise a TypeError where `task_loss` cannot be called."""
+    if not callable(task_loss):
+        raise TypeError(
+            f"task_loss must be a function that returns the loss, got {_kind(task_loss)}: it has to run after the "
+            f"correction. Write lambda: criterion(model(x), y)."
+        )
+
+
+def check_loss(loss: Tensor, parameters: Sequence[Tensor]) -> None:
+    """Raise where what `task_loss` returned cannot be followed back to the `parameters`, or has been already."""
+    if any(parameter.grad is not None for parameter in parameters):
+        raise RuntimeError("task_loss must only return the loss; it ran backward itself")
     if not isinstance(loss, Tensor):
         raise TypeError(f"task_loss must return the loss, a tensor, got {_kind(loss)}")
     if loss.numel() != 1:
@@ -81,12 +93,24 @@ def takes(function: Callable[..., object], name: str) -> bool:
 
 
 def check_head(head: nn.Linear) -> None:
-    """Raise a ValueError where the head's weights are all zero; waits for the device."""
-    if can_be_read(head.weight) and not head.weight.any():
+    """Raise a ValueError where the weights of a linear head are all zero; waits for the device."""
+    if isinstance(head, nn.Linear) and can_be_read(head.weight) and not head.weight.any():
         raise ValueError(
             "the head's weights are all zero, as some networks begin: so is every rationale, no correction moves "
             "anything, and neither does the task, whose steps are measured by corrections. Draw them anew first, e.g. "
             "torch.nn.init.normal_(head.weight, std=0.016)."
+        )
+
+
+def warn_of_half(autocast: torch.dtype | None, device: torch.device) -> None:
+    """Warn where pairs run in fp16 and no GradScaler is known."""
+    if autocast is None and torch.is_autocast_enabled(device.type):
+        autocast = torch.get_autocast_dtype(device.type)
+    if autocast == torch.float16:
+        warnings.warn(
+            "the model runs in fp16, and Guidance knows of no GradScaler: small gradients vanish, and where one scales "
+            "the task's gradient without being known the task is hardly learnt. Give it as scaler=, or use bfloat16.",
+            stacklevel=4,
         )
 
 

@@ -28,18 +28,18 @@ from ipg.training.memory import OutOfMemoryError
 from ipg.training.stepping import EagerStep
 
 PROMISE = (
-    "With `--deterministic` a training by any method ends on a GPU with the same bits when it is started again, and "
-    "when it was ended at any moment and goes on. A batch that does not fit into the memory of the GPU ends the run "
-    "with a line that names one that does."
+    "With `--deterministic`, training on a GPU with any method gives the same bits when it is started again, and when "
+    "it is stopped at any moment and continued. If a batch does not fit into the memory of the GPU, the run ends with "
+    "a line that names one that does."
 )
 MEANS = (
-    "A small training by each method, captured as CUDA graphs: three times anew and three times ended at a random "
-    "iteration, after which it goes on from its last checkpoint, and all that it leaves is compared with an unbroken "
-    "run. Trainings by five methods with a random part of the GPU's memory and a batch that is too large for it; then "
-    "with the batch that was named."
+    "A small training run with each method, captured as CUDA graphs: three times from the start, and three times "
+    "stopped at a random iteration and continued from its last checkpoint. Everything it writes is compared with an "
+    "uninterrupted run. Five methods are also trained with a random share of the GPU's memory and a batch that is too "
+    "large for it, and then with the batch that the message named."
 )
 LIMITS = (
-    "The same bits on two kinds of GPU, or without `--deterministic`; a batch that fits where another process takes "
+    "The same bits on two kinds of GPU, or without `--deterministic`. A batch that fits even if another process takes "
     "the memory meanwhile."
 )
 ROUNDS = 3

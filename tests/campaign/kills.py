@@ -19,23 +19,26 @@ from campaign.jobs import JOBS, PATIENCE, Place, prepare
 __all__ = ["CASES", "LIMITS", "MEANS", "PROMISE", "attempt", "prepare"]
 
 PROMISE = (
-    "Whatever ends a command and whenever, the same command again goes on and ends with what an unbroken one gives: on "
-    "a CPU the same weights bit for bit, every trial once and whole, the same pages, pairs and caches, no temporary "
-    "file left. It says what it has found and where it goes on. Ctrl-C and SIGTERM end in one clear line."
+    "However and whenever a command is stopped, running it again continues the work and ends with the result of an "
+    "uninterrupted run: on a CPU the same weights bit for bit, every trial complete and exactly once, the same pages, "
+    "pairs and caches, and no temporary file left behind. It says what it found and where it continues. Ctrl-C and "
+    "SIGTERM end with one clear line."
 )
 MEANS = (
-    "Small real commands (training by IPG with sparse correction, in two stages and jointly, decoding images into the "
-    "cache, building pairs, writing a report, a study by two processes, a search in a file and in PostgreSQL, two "
-    "ranks under torchrun) are ended at a random moment by SIGKILL, mostly, SIGTERM, or Ctrl-C once or twice; of a "
-    "study the runner, a worker or all; of ranks one or all. One in three is ended a second time. They are then run "
-    "until done and compared with an unbroken run. One in ten is a program of its own, as are all studies and ranks; "
-    "the others are forks of a process that has everything imported."
+    "Small real commands are stopped at a random moment: training (IPG with sparse corrections, a method of two "
+    "stages, a joint one), decoding images into the cache, building pairs, writing a report, a study with two worker "
+    "processes, a search kept in a file or in PostgreSQL, and two ranks under torchrun. Most are stopped by SIGKILL, "
+    "the others by SIGTERM or by pressing Ctrl-C once or twice. In a study the signal goes to the runner, to one "
+    "worker or to all of them; under torchrun it goes to one rank or to all. One in three cases is stopped a second "
+    "time. The command is then run until it finishes, and its results are compared with those of an uninterrupted "
+    "run. One case in ten starts a program of its own, as all studies and ranks do; the others fork a process that "
+    "has everything imported."
 )
 LIMITS = (
-    "The same bits on a GPU without --deterministic, and of several ranks with a network that draws at random; that a "
-    "signal in the moment before the program has begun is answered by a line; what a machine that loses power has not "
-    "written; that ranks end at once when torchrun itself is killed: those that train save and stop within seconds, "
-    "those that have not met yet give up after five minutes, and hold nothing until then."
+    "The same bits on a GPU without `--deterministic`, or on several ranks with a network that draws random numbers. "
+    "A message when the signal comes before the program has started. What a machine had not yet written when it lost "
+    "power. That ranks stop at once when torchrun itself is killed: ranks that train save and stop within seconds, "
+    "ranks that still wait for each other give up after five minutes and hold nothing until then."
 )
 CASES = 200
 

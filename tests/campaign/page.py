@@ -52,10 +52,10 @@ def _section(name: str, row: dict[str, Any] | None) -> str:
     return "\n\n".join(
         [
             f"### {TITLES.get(name, name.replace('_', ' ').capitalize())}",
-            wrapped(f"**Promised.** {found.PROMISE}"),
-            wrapped(f"**Tried.** {found.MEANS}"),
+            wrapped(f"**Promise.** {found.PROMISE}"),
+            wrapped(f"**Test.** {found.MEANS}"),
             wrapped(f"**Not promised.** {found.LIMITS}"),
-            wrapped(f"**Seen.** {_seen(row)}"),
+            wrapped(f"**Result.** {_seen(row)}"),
             *filter(None, shown),
         ]
     )
@@ -65,9 +65,10 @@ def _seen(row: dict[str, Any] | None) -> str:
     if row is None:
         return NOT_RUN
     versions = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
+    hardware = row["hardware"].replace(" 1 threads", " 1 thread")
     return (
-        f"{row['cases']:,} cases, {row['failures']:,} of them not as promised; seed {row['seed']}, {row['hardware']}, "
-        f"{versions}, commit {commit_text(row['commit'])}, {row['date'][:10]}."
+        f"{row['failures']:,} of {row['cases']:,} cases broke the promise (seed {row['seed']}, {hardware}, {versions}, "
+        f"commit {commit_text(row['commit'])}, {row['date'][:10]})."
     )
 
 

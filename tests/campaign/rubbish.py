@@ -23,19 +23,20 @@ from pyarrow import parquet
 from ipg.config import RunConfig
 
 PROMISE = (
-    "Whatever is wrong with a file that it reads, a command ends within 30 seconds and 2 GiB resident: well, or with "
-    "exit status 2 and at most five lines that name the file, or the setting in it. No traceback, no hang, and nothing "
-    "left that a later command would trust."
+    "Whatever is wrong with a file that a command reads, the command ends within 30 seconds and 2 GiB of resident "
+    "memory: either it succeeds, or it exits with status 2 and at most five lines that name the file or the setting "
+    "in it. There is no traceback and no hang, and nothing is left behind that a later command would trust."
 )
 MEANS = (
-    "Valid files of every kind that is read (configurations, studies, tables of images and of pairs, as CSV and as "
-    "Parquet, images, zips, weights, checkpoints, records of runs, result rows, arrays, the embedded data), each case "
-    "one of them spoilt by bytes, by words or by values, or replaced by one made to mislead, and a command that reads "
-    "it in a process of its own. One in 250 is the command as a user starts it."
+    "There is a valid example of every kind of file that is read: configurations, studies, tables of images and of "
+    "pairs (as CSV and as Parquet), images, zips, weights, checkpoints, records of runs, result rows, arrays and the "
+    "embedded data. Each case damages one of them in its bytes, words or values, or replaces it by one that is made "
+    "to mislead, and a command reads it in a process of its own. In one case of 250 the command is started as a user "
+    "would start it."
 )
 LIMITS = (
-    "That what is odd and still valid is refused: a training on weights of no use ends with the iteration at which it "
-    "diverged; that a training which was asked for is short; memory of data that is valid and large."
+    "That odd but valid input is refused: training from useless weights ends by naming the iteration at which it "
+    "diverged. That a training run somebody asked for is short. The memory that large, valid data need."
 )
 CASES = 10_000
 

@@ -16,18 +16,19 @@ from campaign import world
 from campaign.same import difference
 
 PROMISE = (
-    "On one machine with as many threads, a training that is started again ends with the same weights and metrics, bit "
-    "for bit, from whichever folder and in whichever locale and time zone, and whatever Python's hashes are."
+    "On one machine, with the same number of threads, training again gives the same weights and metrics bit for bit, "
+    "whatever the folder, the locale, the time zone and the seed of Python's hashes."
 )
 MEANS = (
-    "A small training, by IPG, plain training, joint, Group DRO and Just Train Twice (of two "
-    "stages), with one thread and with two, twenty times each in a process of its own, every second one from another "
-    "folder and in other surroundings. All that the run leaves is compared with the first: weights, checkpoints, "
-    "metrics by epoch and result, but for when and how fast."
+    "A small training run with each of IPG, plain training, joint, Group DRO and Just Train Twice (which has two "
+    "stages), with one thread and with two, twenty times each in a process of its own. Every second run starts in "
+    "another folder and other surroundings. Everything that a run writes is compared with the first one: weights, "
+    "checkpoints, metrics by epoch and result, except for dates and durations."
 )
 LIMITS = (
-    "That one thread and two give the same bits, nor two machines or two versions of PyTorch, since sums are taken in "
-    "another order there; on a GPU, without `--deterministic`. A locale that the machine lacks counts as C."
+    "The same bits with one thread and with two, on two machines, or with two versions of PyTorch, because sums are "
+    "then taken in another order. The same bits on a GPU without `--deterministic`. A locale that the machine lacks "
+    "counts as C."
 )
 METHODS = ("ipg", "erm", "joint", "groupdro", "jtt")
 THREADS = (1, 2)
@@ -113,7 +114,7 @@ def facts(here: World) -> dict[str, Any]:
 def shown(row: dict[str, Any]) -> str:
     """Whether one thread and two agreed, which is not promised."""
     both = {method: len(set(found)) == 1 for method, found in row["weights"].items() if len(found) > 1}
-    words = {True: "the same bits", False: "other bits"}
+    words = {True: "the same bits", False: "different bits"}
     told = [f"{words[same]} with {', '.join(names)}" for same in (True, False) if (names := _where(both, same))]
     return f"One thread and two gave {' and '.join(told)}." if told else ""
 

@@ -23,19 +23,21 @@ MOST_GROWTH = 0.02
 """Of what a training has resident, from a fifth of its time on."""
 
 PROMISE = (
-    "Time and memory grow no faster than what a command is given: rows of a table, images in a folder, pairs, classes, "
-    "trials of a study or of a report. 100,000 images are checked within 1 GiB resident, 5,000 trials are listed "
-    "within 2 seconds, and what a training has resident does not grow by more than 2 % after a fifth of its time."
+    "Time and memory grow no faster than what a command is given: rows of a table, images in a folder, pairs, "
+    "classes, trials of a study or of a report. Checking 100,000 images takes at most 1 GiB of resident memory, "
+    "listing 5,000 trials at most 2 seconds, and the resident memory of a training run grows by at most 2 % after the "
+    "first fifth of its time."
 )
 MEANS = (
-    "Each of them is made at three sizes, up to a million rows, and the command that reads it is started as a user "
-    "starts it; seconds and the most bytes resident are measured, those of short commands as the best of three. The "
-    "slope is the power of the size that time and memory go with: in the table between the two largest sizes, in the "
-    "figure over all. A training runs for minutes, and what it has resident is looked at every second."
+    "Each of these is made in three sizes, up to a million rows, and the command that reads it is started as a user "
+    "would start it. Seconds and the most resident memory are measured; short commands run three times, and the best "
+    "counts. The slope is the exponent by which time or memory grows with the size: in the table between the two "
+    "largest sizes, in the figure over all of them. A training run goes on for minutes while its resident memory is "
+    "read every second."
 )
 LIMITS = (
-    "That the figures are those of another machine; a quick start, of which importing PyTorch is most; images that "
-    "nearly all look alike, each of which is compared with every other. The page that a search writes is not tried."
+    "The same figures on another machine. A quick start, most of which is importing PyTorch. Images that nearly all "
+    "look alike, since each is compared with every other. The page that a search writes is not tested."
 )
 CASES = 3 * len(KINDS) + 1
 SERIES = {"seconds": ("seconds", "#c2540a"), "mebibytes": ("MiB", "#0069b4")}
@@ -141,8 +143,8 @@ def shown(row: dict[str, Any]) -> str:
     parts = [f"![How time and memory grow]({FIGURE})", markdown(head, lines)]
     if (training := row["training"]) is not None:
         parts.append(
-            f"A training of {training['minutes']:.0f} minutes had {training['early']:.1f} MiB resident after a fifth "
-            f"of it and {training['late']:.1f} MiB at its end: {training['growth']:+.2%}."
+            f"A training run of {training['minutes']:.0f} minutes had {training['early']:.1f} MiB resident after a "
+            f"fifth of its time and {training['late']:.1f} MiB at its end: {training['growth']:+.2%}."
         )
     return "\n\n".join(parts)
 

@@ -22,21 +22,21 @@ from campaign.same import content
 __all__ = ["CASES", "LIMITS", "MEANS", "PROMISE", "attempt", "prepare"]
 
 PROMISE = (
-    "Where the disk, the memory, a GPU, a database or the data give out, a command ends with exit status 2 and at most "
-    "five clear lines, without a traceback, and what it had is kept: when what was missing is there again, the same "
-    "command goes on and ends with what an undisturbed one gives."
+    "When the disk, the memory, a GPU, a database or the data run out, a command ends with exit status 2 and at most "
+    "five clear lines, without a traceback, and keeps what it had. Once the missing resource is back, the same "
+    "command continues and ends with the result of an undisturbed run."
 )
 MEANS = (
-    "Training, decoding, pairs, reports and searches on a disk that is full at a random write (a tmpfs of random "
-    "size), under a random limit on the size of files or on memory, on a mount or in a folder that is read-only, with "
-    "a data file that vanishes or changes between two runs, with PostgreSQL stopped and started again at a random "
-    "moment of a search, with a GPU that has too little memory (injected: the message has to name a batch that fits), "
-    "with `--device cuda` and no GPU, and on run folders as earlier versions left them. Then they are run again with "
-    "all they need and compared with an undisturbed run."
+    "Training, decoding, building pairs, reports and searches meet one of these: a disk that is full at a random "
+    "write (a tmpfs of random size), a random limit on the size of files or on memory, a read-only mount or folder, a "
+    "data file that disappears or changes between two runs, PostgreSQL stopped and restarted at a random moment of a "
+    "search, a GPU with too little memory (simulated; the message has to name a batch that fits), `--device cuda` "
+    "without a GPU, or run folders that earlier versions left. Each command is then run again with everything it "
+    "needs and compared with an undisturbed run."
 )
 LIMITS = (
-    "A line when the operating system, or a library (`std::bad_alloc`), ends a process for want of memory, which is a "
-    "kill; which trials of a search fail for want of space: others take their place."
+    "A message when the operating system, or a library (`std::bad_alloc`), ends the process for lack of memory; that "
+    "counts as a kill. Which trials of a search fail when space runs out: others take their place."
 )
 CASES = 132
 

@@ -178,7 +178,7 @@ ROW |= {"commit": "0123456789abcdef", "date": "2026-01-02T03:04:05+00:00"}
 
 def test_the_page_is_made_from_the_newest_rows() -> None:
     made = page(PLACE, [ROW | {"cases": 1}, ROW])
-    assert "12,345 cases, 2 of them not as promised; seed 7, CPU, ipg 1, commit `0123456`, 2026-01-02." in made
+    assert "2 of 12,345 cases broke the promise (seed 7, CPU, ipg 1, commit `0123456`, 2026-01-02)." in made
     assert all(f"### {TITLES.get(name, name.replace('_', ' ').capitalize())}" in made for name in CAMPAIGNS)
     assert page(made, [ROW]) == made
     assert "Not run yet." in page(PLACE, [])

@@ -80,7 +80,7 @@ def test_surroundings_are_drawn_from_the_seed() -> None:
 def test_whether_threads_agree_is_said() -> None:
     weights = {"erm": ["a", "a"], "ipg": ["b", "c"], "joint": ["d"]}
     assert same_bits.shown({"weights": weights}) == (
-        "One thread and two gave the same bits with erm and other bits with ipg."
+        "One thread and two gave the same bits with erm and different bits with ipg."
     )
     assert same_bits.shown({"weights": {"erm": ["a"]}}) == ""
 
@@ -180,7 +180,8 @@ def test_the_page_has_the_table_and_the_figure(tmp_path: Path) -> None:
     text = place.read_text()
     assert "| images in a folder | 1,000 … 10,000 … 100,000 | 2 … 4 … 40 | 1.00 | 600 … 600 … 800 | 0.12 |" in text
     assert (
-        "A training of 3 minutes had 500.0 MiB resident after a fifth of it and 505.0 MiB at its end: +1.00%." in text
+        "A training run of 3 minutes had 500.0 MiB resident after a fifth of its time and 505.0 MiB at its end: +1.00%."
+        in text
     )
     assert "images in a folder" in (place.parent / "size.svg").read_text()
     assert main(["--check", str(place)]) == 0

@@ -14,15 +14,15 @@ from typing import Any
 from ipg.experiments.tables.text import markdown
 
 PROMISE = (
-    "The tests that take seconds pass with the oldest versions that `pyproject.toml` admits and with the newest, on "
+    "The tests that take seconds pass with the oldest versions that `pyproject.toml` allows and with the newest, on "
     "Python 3.11, 3.12 and 3.13."
 )
 MEANS = (
-    "A fresh environment each, with all extras and what tests need; the oldest has every direct requirement at its "
-    "lower bound, less the extra `edit`, whose requirements ask for later ones. A Python that the machine lacks is "
-    "left out, which the table says."
+    "Each gets a fresh environment with all extras and what the tests need. The oldest has every direct requirement "
+    "at its lower bound; it lacks the extra `edit`, whose requirements ask for later versions. A Python that the "
+    "machine lacks is left out, and the table says so."
 )
-LIMITS = "What lies between the oldest and the newest; warnings that a later library gives of an older one."
+LIMITS = "Versions between the oldest and the newest. Warnings that a newer library gives about an older one."
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = (("3.11", "oldest"), ("3.11", "newest"), ("3.12", "newest"), ("3.13", "newest"))

@@ -304,6 +304,20 @@ def test_report_numbers(toys: ModuleType) -> None:
     assert again.correction_norm.item() != report.correction_norm.item()
 
 
+def test_a_loss_of_one_entry_is_reported_as_a_number(toys: ModuleType) -> None:
+    model, (x, y) = toys.mlp(), toys.batch()
+    guide = Guidance(model, toys.build(model))
+    loss = F.cross_entropy(model(x), y).item()
+    plain = guide.step(lambda: F.cross_entropy(model(x), y).view(1), None)
+    assert plain.numbers()["task_loss"] == pytest.approx(loss)
+    report = guide.step(lambda: F.cross_entropy(model(x), y).view(1), toys.pairs())
+    assert math.isfinite(report.numbers()["task_loss"])
+    correction = guide.correct(toys.pairs())
+    loss_with_graph = F.cross_entropy(model(x), y)
+    loss_with_graph.backward()
+    assert not guide.rescale(correction, loss_with_graph).task_loss.requires_grad
+
+
 def test_correction_is_overwritten_in_place(toys: ModuleType) -> None:
     model = toys.mlp()
     guide = Guidance(model, toys.build(model), margin=0.5)

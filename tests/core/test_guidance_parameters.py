@@ -123,7 +123,8 @@ def test_grad_scaler_changes_nothing_while_all_is_finite(toys: ModuleType, name:
     assert scaler.get_scale() == 2.0**10
 
 
-def test_grad_scaler_with_accumulation(toys: ModuleType) -> None:
+@pytest.mark.parametrize("unscaled", [False, True], ids=["by rescale", "before"])
+def test_grad_scaler_with_accumulation(toys: ModuleType, unscaled: bool) -> None:
     plain, _ = scaled_run(toys, None, iterations=2)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     model = toys.mlp(dtype=torch.float32)
@@ -134,11 +135,50 @@ def test_grad_scaler_with_accumulation(toys: ModuleType) -> None:
         correction = guide.correct(toys.pairs(seed=i, dtype=torch.float32))
         for rows in torch.arange(12).chunk(2):
             scaler.scale(toys.task(model, (x[rows], y[rows]))() / 2).backward()
+        if unscaled:
+            scaler.unscale_(optimizer)
         guide.rescale(correction)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
     torch.testing.assert_close(toys.bits(model), toys.bits(plain), atol=1e-5, rtol=1e-4)
+
+
+def test_what_else_a_grad_scaler_refuses_is_refused(toys: ModuleType) -> None:
+    """A correction after `unscale_` alone, or a rescaling after `step`, would not be unscaled by anybody."""
+    model, scaler = toys.mlp(dtype=torch.float32), torch.amp.GradScaler("cpu")
+    guide = Guidance(model, toys.build(model), scaler=scaler)
+    pairs, task = toys.pairs(dtype=torch.float32), toys.task(model, toys.batch(dtype=torch.float32))
+    correction = guide.correct(pairs)
+    scaler.scale(task()).backward()
+    scaler.unscale_(guide.optimizer)
+    guide.optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match="already been called"):
+        guide.correct(pairs)
+    guide.optimizer.zero_grad()
+    scaler.scale(task()).backward()
+    scaler.step(guide.optimizer)
+    with pytest.raises(RuntimeError, match=r"called after step\(\)"):
+        guide.rescale(correction)
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_fp16_without_a_scaler_is_told_of_once(toys: ModuleType, around: bool) -> None:
+    """Where a scaler is not known, the task gradient is divided by its scale after it got its length."""
+
+    def guided(dtype: torch.dtype, **options: Any) -> None:
+        model = toys.mlp(dtype=torch.float32)
+        guide = Guidance(model, toys.build(model), autocast=None if around else dtype, **options)
+        with torch.autocast("cpu", dtype=dtype, enabled=around):
+            for _ in range(2):
+                guide.step(toys.task(model, toys.batch(dtype=torch.float32)), toys.pairs(dtype=torch.float32))
+
+    with pytest.warns(UserWarning, match="Guidance knows of no GradScaler") as caught:
+        guided(torch.float16)
+    (warning,) = caught
+    assert warning.filename == __file__
+    guided(torch.float16, scaler=torch.amp.GradScaler("cpu"))
+    guided(torch.bfloat16)
 
 
 def test_non_finite_correction_under_a_grad_scaler_is_skipped_and_counted(toys: ModuleType) -> None:

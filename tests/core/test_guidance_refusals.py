@@ -239,6 +239,37 @@ def test_a_head_of_zeros_is_refused(toys: ModuleType) -> None:
     Guidance(model, toys.build(model), distance="features")
 
 
+def test_a_head_that_is_no_layer_is_refused(toys: ModuleType) -> None:
+    model = toys.mlp()
+    with pytest.raises(ValueError, match=r"head must be an nn\.Linear, got str"):
+        Guidance(model, toys.build(model), head="4")  # type: ignore[arg-type]
+
+
+def test_a_correction_without_pairs_is_refused(toys: ModuleType) -> None:
+    model = toys.mlp()
+    with pytest.raises(TypeError, match=r"pairs must be a batch, .* got NoneType"):
+        Guidance(model, toys.build(model)).correct(None)  # type: ignore[arg-type]
+
+
+def test_a_model_that_has_moved_is_refused(toys: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model))
+    monkeypatch.setattr(guide, "_values", guide.correction.values.to("meta"))  # as if it had been made elsewhere
+    for pairs in (toys.pairs(), None):
+        with pytest.raises(RuntimeError, match=r"the model is on cpu, and was on meta when .*: move it first"):
+            guide.step(toys.task(model, toys.batch()), pairs)
+    assert guide.iteration == 0
+
+
+@pytest.mark.parametrize("options", [{"dtype": torch.float32}, {"inputs": 5}])
+def test_pairs_that_the_model_does_not_take_are_named(toys: ModuleType, options: dict[str, Any]) -> None:
+    model, pairs = toys.mlp(), toys.pairs(**options)
+    with pytest.raises(RuntimeError) as caught:
+        Guidance(model, toys.build(model)).correct(pairs)
+    (note,) = caught.value.__notes__
+    assert note == f"It was raised while the model ran {pairs!r}: they have to be like its training images."
+
+
 @pytest.mark.parametrize("pairs", [[1, 2], "pairs", object()])
 def test_what_are_no_pairs_is_refused_before_anything_moves(toys: ModuleType, pairs: Any) -> None:
     model = toys.mlp()
@@ -306,18 +337,34 @@ class WithMargin(nn.Linear):
         return super().forward(x) - label
 
 
+class Adapted(nn.Linear):
+    """As LoRA does it: at first a plain linear layer."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.down = nn.Parameter(torch.ones(1, inputs))
+        self.up = nn.Parameter(torch.zeros(outputs, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x @ (self.up @ self.down).T
+
+
 class Spelt(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weight.T + self.bias
 
 
 def test_heads_that_are_linear_by_name_alone_are_refused(toys: ModuleType) -> None:
-    for kind in (Cosine, WithMargin):
+    for kind in (Cosine, WithMargin, Adapted):
         model = toys.mlp()
         model[-1] = kind(model[-1].in_features, 2).double()
         hooks = len(model[-1]._forward_hooks)
         with pytest.raises(ValueError, match=f"{kind.__name__} is no linear head"):
             Guidance(model, toys.build(model))
         assert len(model[-1]._forward_hooks) == hooks
-    model[-1] = Spelt(model[-1].in_features, 2).double()
-    Guidance(model, toys.build(model)).correct(toys.pairs())
+    adapted = model[-1]
+    adapted.down.requires_grad_(False)
+    adapted.up.requires_grad_(False)
+    for head in (adapted, Spelt(model[-1].in_features, 2).double()):
+        model[-1] = head
+        Guidance(model, toys.build(model)).correct(toys.pairs())

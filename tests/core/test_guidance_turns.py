@@ -235,3 +235,19 @@ def test_parameters_of_several_precisions_in_any_order(toys: ModuleType) -> None
     guide.step(lambda: model(toys.batch(dtype=torch.float32)[0]).square().mean(), toys.pairs(dtype=torch.float32))
     assert guide.correction.norm.dtype == torch.float64
     assert guide.correction.norm > 0
+
+
+@pytest.mark.parametrize("options", [{"every": "auto"}, {"margin": "0.5x", "jitter": 0.1}], ids=["auto", "relative"])
+def test_the_default_device_does_not_matter(toys: ModuleType, options: dict[str, Any]) -> None:
+    def guided(device: str) -> Tensor:
+        model, pairs, batch = toys.mlp(), toys.pairs(), toys.batch()
+        torch.manual_seed(0)
+        with torch.device(device):
+            guide = Guidance(model, toys.build(model), **options)
+            for _ in range(3):
+                guide.step(toys.task(model, batch), pairs)
+            guide.check()
+            guide.load_state_dict(guide.state_dict())
+        return toys.bits(model)
+
+    assert torch.equal(guided("meta"), guided("cpu"))

@@ -16,6 +16,7 @@ from checkpointed import Checkpointed, Noise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ipg.evaluation.groups import evaluating
 from ipg.guidance import Guidance
 from ipg.modes import unchanged
 
@@ -50,6 +51,48 @@ def test_terms_may_be_differentiated_inside_comparing(toys: ModuleType) -> None:
         guide.terms(toys.pairs(dtype=torch.float32)).alignment.backward()
     assert model.stem.weight.grad is not None
     assert all(module.training for module in model.modules())
+
+
+class Remembering(nn.Module):
+    """Keeps what it has computed in eval mode until it hears of training, as attention does in networks of timm."""
+
+    def __init__(self, *, remembers: bool) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 6))
+        self.remembers = remembers
+        self.kept: Tensor | None = None
+
+    def train(self, mode: bool = True) -> Remembering:
+        super().train(mode)
+        if mode:
+            self.kept = None
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training or not self.remembers:
+            return x * self.scale.exp()
+        if self.kept is None:
+            self.kept = self.scale.exp()
+        return x * self.kept
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_layers_that_remember_their_eval_mode_hear_of_training(toys: ModuleType, looks: bool) -> None:
+    def trained(remembers: bool) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(Remembering(remembers=remembers), nn.BatchNorm1d(6), nn.Linear(6, 2)).train()
+        guide = Guidance(model, torch.optim.SGD(model.parameters(), lr=0.1), margin=1.0, batch_norm="eval")
+        x, y = toys.batch(dtype=torch.float32)
+        for _ in range(3):
+            if looks:
+                with evaluating(model):
+                    model(x)
+            guide.step(lambda: F.cross_entropy(model(x), y), toys.pairs(dtype=torch.float32))
+            assert [module.training for module in model] == [True, False, True]
+        return toys.bits(model), model.eval()(x).detach()
+
+    for found, expected in zip(trained(True), trained(False), strict=True):
+        assert torch.equal(found, expected)
 
 
 # -- BatchNorm in eval mode -----------------------------------------------------------------------------------------

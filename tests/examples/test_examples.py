@@ -15,12 +15,14 @@ SCRIPTS = {"plain_loop": None, "own_backward": None, "lightning_module": "lightn
 """Each example, and the package it needs beside the project's own."""
 
 
-def run_example(repo_root: Path, name: str) -> str:
+def run_example(repo_root: Path, name: str, code: str | None = None) -> str:
+    """What an example prints, or `code` that uses it."""
     package = SCRIPTS[name]
     if package is not None and importlib.util.find_spec(package) is None:
         pytest.skip(f"needs {package}")
+    script = repo_root / "examples" / f"{name}.py"
     done = subprocess.run(
-        [sys.executable, str(repo_root / "examples" / f"{name}.py")],
+        [sys.executable, str(script)] if code is None else [sys.executable, "-c", code, str(script.parent)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},  # tiny networks: threads only wait for each other on a busy machine
         capture_output=True,
         text=True,
@@ -50,6 +52,34 @@ def test_plain_training_leans_on_the_shortcut_and_guided_training_does_not(repo_
     assert shifted_accuracy(output, "guided") > 90
     if name == "lightning_module":  # two updates an iteration, one of them counted: 6 epochs of 1024 / 64 batches
         assert "global_step 96, iterations 96" in output
+
+
+IN_FP16 = """
+import sys
+
+import lightning
+import torch
+
+sys.path.insert(0, sys.argv[1])
+from lightning.pytorch.plugins.precision import MixedPrecision
+from lightning_module import DataLoader, Guided, TensorDataset, make_toy, show
+
+toy = make_toy()
+lightning.seed_everything(0, verbose=False)
+module = Guided(toy.pairs)
+half = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
+trainer = lightning.Trainer(
+    max_epochs=6, accelerator="cpu", plugins=[half], logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False,
+)
+trainer.fit(module, DataLoader(TensorDataset(toy.x, toy.y), batch_size=64, shuffle=True))
+show("guided", module.model, toy)
+"""
+
+
+def test_the_lightning_module_trains_in_fp16(repo_root: Path) -> None:
+    """Lightning scales and unscales the task gradient by itself; to give it its length in between taught nothing."""
+    assert shifted_accuracy(run_example(repo_root, "lightning_module", IN_FP16), "guided") > 90
 
 
 def test_the_loop_diff_of_the_plain_example_is_the_code_below_it(repo_root: Path) -> None:

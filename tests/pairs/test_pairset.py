@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 
@@ -37,6 +38,15 @@ def test_pairs_of_bytes_are_drawn_as_floats_from_0_to_1() -> None:
     assert torch.equal(batch.second, of_bytes.second / 255)
     assert torch.equal(PairSampler(pairs, 5, transform=lambda images: images - 1).draw().first, batch.first - 1)
     assert PairSampler(batch, 5).draw().second.max() == 1
+
+
+def test_floats_are_of_the_default_precision() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        batch = PairSampler(make_pairs(4), 2).draw()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert batch.first.dtype == batch.second.dtype == torch.float64
 
 
 def test_take_keeps_columns_together() -> None:
@@ -87,6 +97,15 @@ def test_seeds() -> None:
     assert not torch.equal(one, other)
 
 
+def test_the_default_device_does_not_matter() -> None:
+    expected = drawn(PairSampler(make_pairs(10), 3), 8)
+    pairs = make_pairs(10)
+    with torch.device("meta"):
+        sampler = PairSampler(pairs, 3)
+        found = drawn(sampler, 8)
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("already", [0, 1, 3, 4, 11])
 def test_resumes_with_the_same_batches(already: int) -> None:
     sampler = PairSampler(make_pairs(10), 3, seed=5)
@@ -106,6 +125,33 @@ def test_state_of_another_number_of_pairs() -> None:
         PairSampler(make_pairs(10), 3).load_state_dict(PairSampler(make_pairs(9), 3).state_dict())
 
 
+def test_the_state_of_something_else() -> None:
+    with pytest.raises(
+        ValueError, match=r"not the state of a PairSampler: missing or unknown \['iteration', 'order'\]"
+    ):
+        PairSampler(make_pairs(10), 4).load_state_dict({"generator": 0, "position": 0, "iteration": 3})
+
+
+def test_a_state_that_was_loaded_to_a_device() -> None:
+    class OnDevice:
+        """A tensor that has to be fetched first."""
+
+        def __init__(self, tensor: Tensor) -> None:
+            self.cpu = lambda: tensor
+            self.rows = len(tensor)
+
+        def __len__(self) -> int:
+            return self.rows
+
+    there, here = PairSampler(make_pairs(10), 4), PairSampler(make_pairs(10), 4, seed=1)
+    there.draw()
+    moved = {
+        name: OnDevice(value) if isinstance(value, Tensor) else value for name, value in there.state_dict().items()
+    }
+    here.load_state_dict(moved)
+    assert torch.equal(here.draw().label, there.draw().label)
+
+
 def test_members_stay_together() -> None:
     for pairs in islice(PairSampler(make_pairs(20), 6), 10):
         assert torch.allclose(pairs.first * 255, pairs.label.float().view(-1, 1, 1, 1).expand_as(pairs.first))
@@ -118,6 +164,30 @@ def test_members_go_through_what_task_images_go_through() -> None:
         assert torch.equal(after.first, 2 * before.first - 1)
         assert torch.equal(after.second, 2 * before.second - 1)
         assert torch.equal(after.label, before.label)
+
+
+def flip(images: Tensor) -> Tensor:
+    return images.flip(-1) if torch.rand(()) < 0.5 else images
+
+
+def brighten(images: Tensor) -> Tensor:
+    return images + torch.rand(len(images), 1, 1, 1)
+
+
+@pytest.mark.parametrize("change", [flip, brighten])
+def test_a_random_transform_is_the_same_for_both_members(change: Callable[[Tensor], Tensor]) -> None:
+    images = torch.rand(6, 1, 3, 3)
+    sampler = PairSampler(Pairs(images, images.clone(), torch.arange(6)), 6, transform=change)
+    torch.manual_seed(0)
+    drawn = list(islice(sampler, 12))
+    assert all(torch.equal(batch.first, batch.second) for batch in drawn)
+    assert len({batch.first.sum(dim=0).numpy().tobytes() for batch in drawn}) > 1  # but not the same every time
+
+
+def test_a_transform_that_draws_nothing_leaves_the_random_numbers_alone() -> None:
+    before = torch.get_rng_state()
+    PairSampler(make_pairs(6), 4, transform=torch.neg).draw()
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_draws_from_pairs_of_floats() -> None:

@@ -76,6 +76,19 @@ def test_masks_that_do_not_fit_are_all_named(shapes: Any) -> None:
     assert "has 30 x 48 pixels" in small
 
 
+def test_masks_are_compared_again_with_images_that_have_changed(shapes: Any) -> None:
+    masks = Masks(shapes.masks, shapes.listing, size=48)
+    before = masks.tensor(range(6))
+    image = shapes.home / "images" / shapes.name(4)
+    kept = image.read_bytes()
+    Image.new("RGB", (30, 48)).save(image)
+    with pytest.raises(ProblemsError, match=r"has 48 x 48 pixels, its image 30 x 48; bring it to the size"):
+        masks.tensor(range(6))
+    assert torch.equal(masks.tensor(range(4)), before[:4])  # the others fit as they did
+    image.write_bytes(kept)
+    assert torch.equal(masks.tensor(range(6)), before)
+
+
 def test_no_mask_for_any_image(shapes: Any, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="has no mask for any of 6 images of labels; masks are called as the images"):

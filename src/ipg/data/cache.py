@@ -26,6 +26,7 @@ from ipg.data.errors import DataError, ProblemsError
 from ipg.data.locations import cache_folder
 from ipg.data.parallel import in_order
 from ipg.data.sources import Source
+from ipg.data.stamps import Stamp
 from ipg.files import leftovers, make_private, replacing, write_json
 from ipg.words import bytes_in_words, number_of
 
@@ -64,6 +65,7 @@ def cached_images(
     what: str,
     channels: int = 3,
     check: Callable[[], None] | None = None,
+    against: Sequence[Stamp] = (),
 ) -> Tensor:
     """The named images, (N, 3, size, size) of uint8, memory-mapped from the cache, which is made where it is missing.
 
@@ -78,6 +80,7 @@ def cached_images(
         what: they are called in messages.
         channels: how many are kept, from the first on; one for masks.
         check: called before they are decoded for the first time; what it raises is raised.
+        against: stamps of the files that `check` compares them with: where those change it is called again.
 
     Raises:
         UnreadableError: some images cannot be decoded; all are named.
@@ -87,7 +90,8 @@ def cached_images(
     if not names:
         raise DataError(f"{what} has no image")
     facts = {"version": VERSION, "size": size, "fit": fit} | ({} if channels == 3 else {"channels": channels})
-    key = hashlib.sha256(json.dumps([facts, list(names), source.stamps(names)]).encode()).hexdigest()[:32]
+    told = [facts, list(names), source.stamps(names), *([list(against)] if against else [])]
+    key = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
     path = cache_folder() / "images" / f"{key}.u8"
     shape = (len(names), channels, size, size)
     try:

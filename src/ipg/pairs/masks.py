@@ -92,7 +92,7 @@ class Masks:
     def tensor(self, rows: Sequence[int]) -> Tensor:
         """The masks of some rows, (n, 1, size, size) of uint8, decoded once into the cache.
 
-        A row without a mask has an empty one.
+        A row without a mask has an empty one. Where images change, masks are compared with them again.
 
         Raises:
             DataError: none of them has a mask.
@@ -112,6 +112,7 @@ class Masks:
             what=f"masks of {self.listing.name}",
             channels=1,
             check=lambda: self.check(found),
+            against=self.listing.source.stamps([self.listing.files[row] for row in found]),
         )
         if len(found) == len(rows):
             return known

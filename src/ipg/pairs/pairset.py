@@ -67,8 +67,15 @@ class PairSet:
 
 
 def _as_floats(images: Tensor) -> Tensor:
-    """Bytes as floats from 0 to 1."""
-    return images.float() / 255
+    """Bytes as floats from 0 to 1, of torch's default precision as torchvision has them."""
+    return images.to(torch.get_default_dtype()) / 255
+
+
+def _alike(change: Callable[[Tensor], Tensor], first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Both changed, and by the same random numbers: what `change` draws for the first is given back for the second."""
+    with torch.random.fork_rng([first.device] if first.is_cuda else []):
+        changed = change(first)
+    return changed, change(second)
 
 
 class PairSampler:
@@ -84,7 +91,7 @@ class PairSampler:
         part: (index, count) of this process among those that train together: of every batch it draws its shard.
             All of them need the same seed.
         transform: what task images go through beyond values from 0 to 1, such as a normalisation; the images of both
-            members go through it as they are drawn.
+            members go through it as they are drawn. A random one, such as a crop, draws the same for both.
     """
 
     def __init__(
@@ -110,7 +117,7 @@ class PairSampler:
         self.pairs, self.part, self.transform = pairs, part, transform
         self.batch_size = min(batch_size, len(pairs))
         self._generator = torch.Generator().manual_seed(seed)
-        self._order = torch.arange(len(pairs))
+        self._order = torch.arange(len(pairs), device="cpu")
         self._position = len(pairs)
 
     def __repr__(self) -> str:
@@ -132,7 +139,7 @@ class PairSampler:
         rows = self._order[self._position : self._position + self.batch_size]
         self._position += self.batch_size
         if (missing := self.batch_size - len(rows)) > 0:
-            self._order = torch.randperm(n, generator=self._generator)
+            self._order = torch.randperm(n, generator=self._generator, device="cpu")
             rows = torch.cat([rows, self._order[:missing]])
             self._position = missing
         return rows
@@ -148,7 +155,8 @@ class PairSampler:
             if batch.first.dtype == torch.uint8:
                 batch = replace(batch, first=_as_floats(batch.first), second=_as_floats(batch.second))
         if self.transform is not None:
-            batch = replace(batch, first=self.transform(batch.first), second=self.transform(batch.second))
+            first, second = _alike(self.transform, batch.first, batch.second)
+            batch = replace(batch, first=first, second=second)
         return replace(batch, total=len(rows)) if count > 1 else batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -156,9 +164,11 @@ class PairSampler:
         return {"generator": self._generator.get_state(), "order": self._order.clone(), "position": self._position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+        """Go on from a `state_dict`, wherever it was loaded to."""
+        if unknown := set(state) ^ set(self.state_dict()):
+            raise ValueError(f"this is not the state of a PairSampler: missing or unknown {sorted(unknown)}")
         if len(state["order"]) != len(self.pairs):
             raise ValueError(f"this state is of a sampler over {len(state['order'])} pairs, not {len(self.pairs)}")
-        self._generator.set_state(state["generator"])
-        self._order = state["order"].clone()
+        self._generator.set_state(state["generator"].cpu())
+        self._order = state["order"].cpu().clone()
         self._position = int(state["position"])

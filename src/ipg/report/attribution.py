@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ipg.evaluation.groups import logits_of
+from ipg.modes import unchanged
 from ipg.rationale import unwrap
 
 __all__ = ["INSTALL", "available", "last_map", "look"]
@@ -93,18 +94,16 @@ def last_map(model: nn.Module, image: Tensor) -> nn.Module | None:
 @contextmanager
 def _at_rest(model: nn.Module) -> Iterator[None]:
     """Eval mode, and no gradients but that of the images; all is as before afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    model.eval()
-    for parameter in wanted:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
+    with unchanged(model):
+        model.eval()
         for parameter in wanted:
-            parameter.requires_grad_(True)
-        for module, mode in modes:
-            module.training = mode
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in wanted:
+                parameter.requires_grad_(True)
 
 
 def _captum() -> Any:

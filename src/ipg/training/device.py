@@ -25,6 +25,7 @@ __all__ = [
     "resolve_precision",
     "seed_generators",
     "set_random_state",
+    "usual_defaults",
 ]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
@@ -48,6 +49,18 @@ def resolve_precision(name: str, device: torch.device) -> str:
     if name != "auto":
         return name
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+
+
+@contextmanager
+def usual_defaults() -> Iterator[None]:
+    """New tensors are in single precision and on the CPU, whatever the caller's defaults are, which come back after."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 def autocast_dtype(config: RunConfig) -> torch.dtype | None:

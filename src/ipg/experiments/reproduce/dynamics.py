@@ -29,6 +29,7 @@ from ipg.seeds import derive_seed
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 from ipg.training.device import numerics, resolve_device, seed_generators
 from ipg.training.materials import Materials
+from ipg.training.optimization import class_weights
 from ipg.training.provenance import provenance
 
 __all__ = ["CURVES", "FullBatch", "run_dynamics"]
@@ -48,8 +49,7 @@ class FullBatch:
         if any(isinstance(module, _BatchNorm) for module in self.model.modules()):
             raise ValueError("a network with BatchNorm cannot be trained in pieces of a batch; take mnist_cnn")
         self.table = placed.table.part("train")
-        counts = torch.bincount(self.table.label, minlength=self.table.num_classes).float()
-        weight = counts.sum() / (len(counts) * counts) if config.class_weighted else torch.ones_like(counts)
+        weight = class_weights(self.table) if config.class_weighted else torch.ones(self.table.num_classes)
         self.weight = weight.to(device)
         self.total = self.weight[self.table.label].sum()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
