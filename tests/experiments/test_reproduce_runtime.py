@@ -36,6 +36,20 @@ def test_cost_is_time_over_erm_on_the_same_machine(small: Path) -> None:
     assert step_table(small) is None
 
 
+def test_cost_is_that_over_erm_of_the_same_commit(small: Path) -> None:
+    """Where ERM ran at that commit, even if its own seconds do not count; else over that of any."""
+    (file,) = Path(reproduce_plan.__file__).with_name("reproductions").glob("*-runtime.toml")
+    runtime = reproduce_plan.read_reproduction(file, "runtime")
+    plain, guided = runtime.cells[0].trials, next(c for c in runtime.cells if c.name == "IPG, pair batch 128").trials
+    rows = [row(plain[0], 0.1, seconds=5.0), row(plain[1], 0.1, seconds=10.0)]
+    rows += [row(trial, 0.7, seconds=30.0) for trial in guided[:3]]
+    for found, commit in zip(rows, ("cold", "warm", "cold", "warm", "neither"), strict=True):
+        found["commit"] = commit
+    rows[0]["first"] = True
+    priced = {entry.cell.name: entry for entry in with_cost(measure(runtime, rows))}
+    assert [found["metrics"]["cost"] for found in priced["IPG, pair batch 128"].rows] == [None, 3.0, 3.0]
+
+
 def test_the_table_of_steps_says_where_it_comes_from(tmp_path: Path) -> None:
     step = {"benchmark": "gpu", "case": "ipg b32", "unit": "ms", "ratio": 1.5, "ideal": 1.4, "hardware": "a machine"}
     step |= {"versions": {"python": "3.99", "torch": "9.9"}, "commit": "0123456789", "date": "2026-01-01"}

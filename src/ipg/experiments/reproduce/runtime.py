@@ -21,16 +21,20 @@ __all__ = ["step_table", "with_cost"]
 def with_cost(measured: Sequence[Measured]) -> list[Measured]:
     """The same with the metric `cost`: seconds over the median seconds of ERM run alike (see `_alike`).
 
-    Of trials whose seconds tell of more than training (see `training_seconds`) it is None.
+    A trial is compared with ERM of its own commit, which ran beside it; with that of others only if its commit has none
+    at all. Of trials whose seconds tell of more than training (see `training_seconds`) it is None.
     """
     plain: dict[tuple[Any, ...], list[float]] = {}
     for found in measured:
         for row in found.rows:
-            if row["method"] == "erm" and (seconds := training_seconds(row)) is not None:
-                plain.setdefault(_alike(row), []).append(seconds)
+            if row["method"] == "erm":
+                seconds = training_seconds(row)
+                for group in (_alike(row), (*_alike(row), row["commit"])):
+                    plain.setdefault(group, []).extend([] if seconds is None else [seconds])
 
     def priced(row: Mapping[str, Any]) -> dict[str, Any]:
-        known, seconds = plain.get(_alike(row)), training_seconds(row)
+        known = plain.get((*_alike(row), row["commit"]), plain.get(_alike(row)))
+        seconds = training_seconds(row)
         cost = seconds / statistics.median(known) if known and seconds is not None else None
         return {**row, "metrics": {**row["metrics"], "cost": cost}}
 
