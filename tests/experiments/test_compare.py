@@ -171,6 +171,12 @@ def test_what_a_method_asks_for_by_an_option_is_said_as_a_comparison_takes_it(co
     assert others == "the other can be trained: --methods erm"
 
 
+def test_what_one_method_needs_of_the_network_is_not_asked_of_all(config: RunConfig) -> None:
+    with pytest.raises(ConfigError) as caught:
+        examine(comparison(config, ["erm", "ncm"], [0], {}))
+    assert caught.value.problems[0].endswith("linear; in `ipg compare`, for this method alone: -o ncm.model=linear")
+
+
 def test_what_methods_say_of_their_runs(config: RunConfig) -> None:
     (remark,) = examine(comparison(config, ["erm", "irm", "vrex"], [0], {"vrex": {"anneal": "1"}})).remarks
     assert remark.startswith("the penalty of irm weighs 1 in its first 500 iterations, and a run has ")

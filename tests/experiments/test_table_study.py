@@ -103,6 +103,21 @@ def test_numbers_by_hand(table: StudyTable) -> None:
     assert plain.settings == {"pairs": None, "alpha": None, "copies": None}
 
 
+def test_class_weights_are_a_dash_where_a_method_takes_none(tmp_path: Path, write: Path) -> None:
+    """LfF is given the setting as every method is, and weighs no class."""
+    more = """[[arm]]
+method = "erm"
+protocol = "unweighted"
+config = { class_weighted = false }
+[[arm]]
+method = "lff"
+protocol = "unified"
+"""
+    (tmp_path / "mine.toml").write_text(STUDY + more, encoding="utf-8")
+    lines = study_table(measured_of(load_study(tmp_path / "mine.toml"), write), FIGURES).lines
+    assert [line.settings["class_weighted"] for line in lines] == [True, True, True, False, None]
+
+
 def test_seeds_that_broke_off_are_told(tmp_path: Path, write: Path, rows: list[dict[str, Any]]) -> None:
     """With what they are worth, or with a dash where there was nothing to measure."""
     empty = {**dict.fromkeys(rows[3]["metrics"]), "groups": {}}

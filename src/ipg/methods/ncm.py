@@ -137,5 +137,5 @@ def _check_frozen(network: nn.Module, head: nn.Linear, setup: Setup) -> None:
     raise ValueError(
         f"method 'ncm' trains a head on frozen features, and {reason}: give it a network with weights and freeze that, "
         f"e.g. --model vit_base_patch32_clip_224 --weights FILE --freeze (CLIP, the paper's), or take the pixels, "
-        f"--model linear"
+        f"--model linear; in `ipg compare`, for this method alone: -o ncm.model=linear"
     )

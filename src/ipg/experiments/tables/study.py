@@ -302,7 +302,6 @@ def _balanced(metrics: Mapping[str, Any]) -> float | None:
 
 
 def _line(arm: Arm, settings: Sequence[str], figures: Sequence[Figure], metrics: Iterable[str]) -> Line:
-    guided = "pairs" in method_class(arm.method).needs
     found = {metric: figure_of(arm, figures, metric) for metric in METRICS}
     if arm.rows:
         found["worst_group"] = found["worst_group"] or beside(arm, figures)
@@ -312,9 +311,7 @@ def _line(arm: Arm, settings: Sequence[str], figures: Sequence[Figure], metrics:
         protocol=arm.protocol,
         dataset=arm.dataset,
         settings={
-            name: arm.setting(name) if guided or name not in (*PAIR_SETTINGS, BUILDER) else None
-            for name in settings
-            if name != "selection"
+            name: arm.setting(name) if _has_a_say(arm, name) else None for name in settings if name != "selection"
         },
         values={metric: _spread_of(arm, metric) for metric in metrics},
         paper={metric: figure for metric, figure in found.items() if figure is not None},
@@ -328,6 +325,14 @@ def _line(arm: Arm, settings: Sequence[str], figures: Sequence[Figure], metrics:
         broke_off=arm.broke_off,
         unmeasured=arm.unmeasured,
     )
+
+
+def _has_a_say(arm: Arm, setting: str) -> bool:
+    """Whether the arm's method makes any use of it."""
+    method = method_class(arm.method)
+    if setting == "class_weighted":
+        return method.weighs_classes
+    return "pairs" in method.needs or setting not in (*PAIR_SETTINGS, BUILDER)
 
 
 def _all_of(rows: Iterable[Row], name: str) -> tuple[str, ...]:
