@@ -7,6 +7,7 @@ recovers, predicts one class, and a disagreement of 0 looks perfect. This file i
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -113,11 +114,11 @@ class Watch:
 
 def count_norm(counters: Tensor, norm: Tensor, kind: int) -> None:
     """Count a gradient that is not finite, also in a row of its `kind`, and remember the first iteration; in place."""
-    bad = ~torch.isfinite(norm)
-    first = torch.where(bad & (counters[1] < 0), counters[0], counters[1])
-    rows = [counters[CORRECTIVE], counters[TASK]]
-    rows[kind - CORRECTIVE] = (rows[kind - CORRECTIVE] + 1) * bad
-    counters.copy_(torch.stack([counters[0], first, counters[2] + bad, counters[3], *rows]))
+    bad = ~(norm < math.inf)
+    iteration, first, count, _, *rows = counters.unbind()
+    first.copy_(torch.where(bad & (first < 0), iteration, first))
+    count.add_(bad)
+    rows[kind - CORRECTIVE].add_(1).mul_(bad)
 
 
 def count_collapse(counters: Tensor, widest: Tensor, separation: Tensor, near: Tensor, flat: Tensor) -> None:
@@ -132,6 +133,6 @@ def count_collapse(counters: Tensor, widest: Tensor, separation: Tensor, near: T
         flat: whether they are one point, as their own size goes.
     """
     grows = (widest > 0) & (separation > (1 + GROWTH) * widest)
-    counters[3] = torch.where(flat | (near & ~grows), counters[3] + 1, 0)
-    wider = torch.isfinite(separation) & (separation > widest)
-    widest.copy_(torch.where(wider, separation.to(widest.dtype), widest))
+    counters[3].add_(1).mul_(flat | (near & ~grows))
+    wider = (separation > widest) & (separation < math.inf)
+    widest.copy_(torch.where(wider, separation, widest))
