@@ -91,7 +91,7 @@ def compare(
     return Comparison(
         align,
         uniform,
-        rationales.share(differ, embedded.dtype),
+        rationales.share(differ, margin.dtype),
         margin,
         torch.stack([known.to(met.dtype), separation.to(met.dtype), met]),
         _near(align.detach(), uniform.detach(), different, known) & several,
