@@ -61,19 +61,9 @@ class Watch:
         """The largest mean distance between images of different labels that a correction has found."""
 
     @property
-    def iteration(self) -> Tensor:
-        """Iterations so far."""
-        return self.counters[0]
-
-    @property
     def non_finite(self) -> Tensor:
         """How many gradients were not finite."""
         return self.counters[2]
-
-    @property
-    def collapsed(self) -> Tensor:
-        """How many corrections in a row have found a collapse."""
-        return self.counters[3]
 
     def check(self, *, skips: bool, ended: bool = False) -> None:
         """Raise `NonFiniteError` or `CollapseError` if training has gone wrong; `skips` when a GradScaler skips.

@@ -219,7 +219,7 @@ def test_a_forward_pass_that_fails_leaves_nothing_behind(toys: ModuleType) -> No
     guide = Guidance(nn.Sequential(model, Fails()), toys.build(model), head=head)
     with pytest.raises(RuntimeError, match="behind the head"):
         guide.correct(toys.pairs())
-    assert guide.tap._calls == []
+    assert guide._forward.tap._calls == []
     copy.deepcopy(model)
 
 
