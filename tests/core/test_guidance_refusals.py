@@ -37,6 +37,7 @@ from ipg.guidance import Guidance, Pairs
         ({"batch_norm": "off"}, r"batch_norm='off' is out of range: expected \"train\" or \"eval\""),
         ({"distance": "cosine"}, "distance='cosine' is out of range"),
         ({"jitter": -1.0}, "jitter=-1.0 is out of range"),
+        ({"autocast": True}, r"autocast=True is out of range: expected a dtype such as torch\.bfloat16, or None"),
     ],
 )
 def test_bad_options_are_refused(toys: ModuleType, options: dict[str, Any], message: str) -> None:
