@@ -468,6 +468,7 @@ def test_a_network_of_ones_own_needs_no_name_for_photographs() -> None:
         ({"data": "cats"}, "unknown data set 'cats'"),
         ({"method": "erm2"}, "there is no method 'erm2'"),
         ({"model": net(classes=2)}, r"Net gives an image logits of shape \(2,\); stripes has 3 classes"),
+        ({"model": net().requires_grad_(False)}, "Net has no parameter to train: every one is frozen"),
         ({"model": net(channels=1)}, r"Net does not take images of shape \(3, 6, 6\)"),
         ({"pairs": repainted(stripes(), "validation", 8)}, "pairs must come from the train split"),
         ({"held_out": repainted(stripes(), "train", 8)}, "held_out must come from the validation split"),

@@ -70,9 +70,9 @@ def compare(
         jitter: length of `noise` as a share of the margin.
         noise: added to what the uniformity term compares, (2, n, D).
     """
-    first, second = embedded.chunk(2)
     different = label[:, None] != label  # (n, n)
-    members = torch.stack([first, second])  # (2, n, D)
+    members = embedded.reshape(2, len(label), -1)  # (2, n, D)
+    first, second = members
     if noise is not None:
         members = members + jitter * torch.nan_to_num(margin, nan=0.0) * noise / math.sqrt(members.shape[-1])
     distances = rationales.pairwise_distances(members)  # (2, n, n)
@@ -87,14 +87,15 @@ def compare(
     met = 1 - (different & (apart < known)).sum() / count.clamp_min(1)
     align = rationales.alignment(first, second)
     uniform = rationales.uniformity(distances, different, known)
+    several = different.any()
     return Comparison(
         align,
         uniform,
-        rationales.share(differ, embedded.dtype),
+        rationales.share(differ, margin.dtype),
         margin,
         torch.stack([known.to(met.dtype), separation.to(met.dtype), met]),
-        _near(align.detach(), uniform.detach(), different, known),
-        _flat(embedded.detach()) & different.any(),
+        _near(align.detach(), uniform.detach(), different, known) & several,
+        _flat(embedded.detach()) & several,
     )
 
 
@@ -102,7 +103,7 @@ def _near(align: Tensor, uniform: Tensor, different: Tensor, margin: Tensor) -> 
     """Whether images of different labels, and members of pairs, are next to nothing apart as the margin goes."""
     worst = different.float().mean() * margin  # L_U when every distance is 0
     near: Tensor = (margin > 0) & (uniform >= (1 - COLLAPSE_TOLERANCE) * worst) & (align <= COLLAPSE_TOLERANCE * margin)
-    return near & different.any()
+    return near
 
 
 def _flat(embedded: Tensor) -> Tensor:

@@ -40,7 +40,6 @@ from ipg.forward import PairForward
 from ipg.gradients import check_cleared, check_none_yet, check_place, global_norm, set_gradients, unscale, widest
 from ipg.pace import Every, FollowingPace, Pace
 from ipg.paired import DrawsPairs, Pairs, check_kind
-from ipg.rationale import HeadTap
 from ipg.records import Correction, Report, Spread, Terms, as_number, keep_correction, keep_pairs, plain_report
 from ipg.watch import TASK, CollapseError, NonFiniteError, Watch, count_norm
 
@@ -106,7 +105,14 @@ class Guidance:
     ) -> None:
         self._asked, (number, relative) = margin, settings.parse_margin(margin)
         settings.check_settings(
-            alpha=alpha, tau=tau, every=every, floor=floor, batch_norm=batch_norm, distance=distance, jitter=jitter
+            alpha=alpha,
+            tau=tau,
+            every=every,
+            floor=floor,
+            batch_norm=batch_norm,
+            autocast=autocast,
+            distance=distance,
+            jitter=jitter,
         )
         settings.check_optimizer(model, optimizer)
         self.model, self.optimizer = model, optimizer
@@ -364,11 +370,6 @@ class Guidance:
         self.watch.check(skips=self.scaler is not None and self.scaler.is_enabled(), ended=ended)
 
     # -- modes and state --------------------------------------------------------------------------------------------
-
-    @property
-    def tap(self) -> HeadTap:
-        """Where the head of the model is listened to."""
-        return self._forward.tap
 
     def comparing(self) -> AbstractContextManager[None]:
         """Every layer but BatchNorm in eval mode, as pairs are compared; the modes come back afterwards."""

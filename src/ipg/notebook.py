@@ -277,6 +277,8 @@ def _seen(pairs: PairSet, name: str, kind: type[Method]) -> PairSet:
 
 def _check_network(model: nn.Module, table: ImageTable) -> None:
     """Say at once what training would stumble over: a network that does not fit the images or the classes."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"{type(model).__name__} has no parameter to train: every one is frozen (requires_grad=False)")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     shape = tuple(table.images.shape[1:])
     try:

@@ -43,6 +43,11 @@ class Pairs:
                 f"the members of a pair must have one shape, got first {tuple(self.first.shape)} "
                 f"and second {tuple(self.second.shape)}"
             )
+        if self.first.dtype != self.second.dtype:
+            raise ValueError(
+                f"the members of a pair must have one dtype, got first {self.first.dtype} "
+                f"and second {self.second.dtype}"
+            )
         if self.label.shape != self.first.shape[:1]:
             raise ValueError(f"expected one label a pair, shape ({len(self.first)},), got {tuple(self.label.shape)}")
         if self.label.is_floating_point() or self.label.is_complex() or self.label.dtype == torch.bool:

@@ -37,7 +37,6 @@ __all__ = [
     "alignment",
     "can_be_read",
     "disagreeing",
-    "disagreement",
     "find_head",
     "full_precision",
     "pairwise_distances",
@@ -235,10 +234,10 @@ class HeadTap:
         calls, self._calls = self._calls, []
         if not calls:
             raise RuntimeError(
-                "no features reached the head during the forward pass. Either the model bypasses this head (pass the "
-                "layer it really uses as head=), or it, or another of its class, was compiled and run before the hook "
-                "was there (make the Guidance before the compiled model runs; after another model has run, call "
-                "torch.compiler.reset())."
+                "no features reached the head during the forward pass. Either this Guidance was closed, or the model "
+                "bypasses this head (pass the layer it really uses as head=), or it, or another of its class, was "
+                "compiled and run before the hook was there (make the Guidance before the compiled model runs; after "
+                "another model has run, call torch.compiler.reset())."
             )
         if len(calls) > 1:
             raise RuntimeError(
@@ -353,15 +352,10 @@ def disagreeing(first_logits: Tensor, second_logits: Tensor) -> Tensor:
 
 
 def share(flags: Tensor, dtype: torch.dtype) -> Tensor:
-    """The share of true `flags` (n,), rounded as `7 / 10` is."""
+    """The share of true `flags` (n,), which is `δ` of those that disagree, rounded as `7 / 10` is."""
     count = flags.sum(dtype=dtype)
     # by a tensor: CUDA divides by a number as it multiplies by its reciprocal, and then 7/10 can miss a τ of 0.7
     return count / torch.full_like(count, len(flags))
-
-
-def disagreement(first_logits: Tensor, second_logits: Tensor) -> Tensor:
-    """`δ`, the share of pairs whose two members are classified differently."""
-    return share(disagreeing(first_logits, second_logits), full_precision(first_logits).dtype)
 
 
 def rationale(model: nn.Module, images: Tensor, *, head: nn.Linear | None = None) -> Tensor:

@@ -7,6 +7,7 @@ recovers, predicts one class, and a disagreement of 0 looks perfect. This file i
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -60,19 +61,9 @@ class Watch:
         """The largest mean distance between images of different labels that a correction has found."""
 
     @property
-    def iteration(self) -> Tensor:
-        """Iterations so far."""
-        return self.counters[0]
-
-    @property
     def non_finite(self) -> Tensor:
         """How many gradients were not finite."""
         return self.counters[2]
-
-    @property
-    def collapsed(self) -> Tensor:
-        """How many corrections in a row have found a collapse."""
-        return self.counters[3]
 
     def check(self, *, skips: bool, ended: bool = False) -> None:
         """Raise `NonFiniteError` or `CollapseError` if training has gone wrong; `skips` when a GradScaler skips.
@@ -113,11 +104,11 @@ class Watch:
 
 def count_norm(counters: Tensor, norm: Tensor, kind: int) -> None:
     """Count a gradient that is not finite, also in a row of its `kind`, and remember the first iteration; in place."""
-    bad = ~torch.isfinite(norm)
-    first = torch.where(bad & (counters[1] < 0), counters[0], counters[1])
-    rows = [counters[CORRECTIVE], counters[TASK]]
-    rows[kind - CORRECTIVE] = (rows[kind - CORRECTIVE] + 1) * bad
-    counters.copy_(torch.stack([counters[0], first, counters[2] + bad, counters[3], *rows]))
+    bad = ~(norm < math.inf)
+    iteration, first, count, _, *rows = counters.unbind()
+    first.copy_(torch.where(bad & (first < 0), iteration, first))
+    count.add_(bad)
+    rows[kind - CORRECTIVE].add_(1).mul_(bad)
 
 
 def count_collapse(counters: Tensor, widest: Tensor, separation: Tensor, near: Tensor, flat: Tensor) -> None:
@@ -132,6 +123,6 @@ def count_collapse(counters: Tensor, widest: Tensor, separation: Tensor, near: T
         flat: whether they are one point, as their own size goes.
     """
     grows = (widest > 0) & (separation > (1 + GROWTH) * widest)
-    counters[3] = torch.where(flat | (near & ~grows), counters[3] + 1, 0)
-    wider = torch.isfinite(separation) & (separation > widest)
-    widest.copy_(torch.where(wider, separation.to(widest.dtype), widest))
+    counters[3].add_(1).mul_(flat | (near & ~grows))
+    wider = (separation > widest) & (separation < math.inf)
+    widest.copy_(torch.where(wider, separation, widest))

@@ -37,6 +37,7 @@ from ipg.guidance import Guidance, Pairs
         ({"batch_norm": "off"}, r"batch_norm='off' is out of range: expected \"train\" or \"eval\""),
         ({"distance": "cosine"}, "distance='cosine' is out of range"),
         ({"jitter": -1.0}, "jitter=-1.0 is out of range"),
+        ({"autocast": True}, r"autocast=True is out of range: expected a dtype such as torch\.bfloat16, or None"),
     ],
 )
 def test_bad_options_are_refused(toys: ModuleType, options: dict[str, Any], message: str) -> None:
@@ -216,6 +217,8 @@ def test_pairs_are_validated() -> None:
     images, label = torch.zeros(3, 2, 4, 4), torch.zeros(3, dtype=torch.long)
     with pytest.raises(ValueError, match=r"must have one shape, got first \(3, 2, 4, 4\) and second \(2, 2, 4, 4\)"):
         Pairs(images, images[:2], label)
+    with pytest.raises(ValueError, match=r"must have one dtype, got first torch\.float32 and second torch\.uint8"):
+        Pairs(images, images.byte(), label)
     with pytest.raises(ValueError, match=r"expected one label a pair, shape \(3,\), got \(2,\)"):
         Pairs(images, images, label[:2])
     with pytest.raises(ValueError, match=r"pair labels must be integers, got torch\.float32; use label\.long\(\)"):

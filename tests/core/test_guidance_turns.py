@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ipg.guidance import Guidance
+from ipg.guidance import Guidance, Pairs
 
 # -- every, resuming, accumulation ----------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ def test_a_forward_pass_that_fails_leaves_nothing_behind(toys: ModuleType) -> No
     guide = Guidance(nn.Sequential(model, Fails()), toys.build(model), head=head)
     with pytest.raises(RuntimeError, match="behind the head"):
         guide.correct(toys.pairs())
-    assert guide.tap._calls == []
+    assert guide._forward.tap._calls == []
     copy.deepcopy(model)
 
 
@@ -235,6 +235,29 @@ def test_parameters_of_several_precisions_in_any_order(toys: ModuleType) -> None
     guide.step(lambda: model(toys.batch(dtype=torch.float32)[0]).square().mean(), toys.pairs(dtype=torch.float32))
     assert guide.correction.norm.dtype == torch.float64
     assert guide.correction.norm > 0
+
+
+def test_a_share_that_equals_tau_violates_the_condition_beside_a_parameter_in_double(toys: ModuleType) -> None:
+    """7/10 in single precision lies below 0.7 in double, in which the correction is kept here."""
+    model = nn.Sequential(nn.Linear(6, 2))
+    temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
+    nn.init.constant_(model[0].bias, 0.0)
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0], [-1.0]]).expand(2, 6))
+    first = torch.ones(10, 6)
+    second = torch.where(torch.arange(10)[:, None] < 7, -first, first)
+    guide = Guidance(model, torch.optim.SGD([*model.parameters(), temperature], lr=0.1), tau=0.7)
+    report = guide.step(lambda: model(first).square().mean() * temperature, Pairs(first, second, torch.arange(10) % 2))
+    assert report.disagreement == 0.7
+    assert report.violated
+
+
+def test_a_closed_guidance_says_so(toys: ModuleType) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model))
+    guide.close()
+    with pytest.raises(RuntimeError, match=r"no features reached the head.*this Guidance was closed"):
+        guide.correct(toys.pairs())
 
 
 @pytest.mark.parametrize("options", [{"every": "auto"}, {"margin": "0.5x", "jitter": 0.1}], ids=["auto", "relative"])

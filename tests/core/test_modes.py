@@ -95,6 +95,22 @@ def test_layers_that_remember_their_eval_mode_hear_of_training(toys: ModuleType,
         assert torch.equal(found, expected)
 
 
+class Asked(nn.Dropout):
+    """Hears of what is assigned to it, as scripted modules do."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self.__dict__.setdefault("heard", []).append((name, value))
+        super().__setattr__(name, value)
+
+
+def test_modules_that_hear_of_assignments_hear_of_their_mode(toys: ModuleType) -> None:
+    model = nn.Sequential(asked := Asked(), nn.Linear(6, 2)).train()
+    guide = Guidance(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    asked.heard.clear()
+    guide.correct(toys.pairs(dtype=torch.float32))
+    assert asked.heard == [("training", False), ("training", True)]
+
+
 # -- BatchNorm in eval mode -----------------------------------------------------------------------------------------
 
 

@@ -16,12 +16,13 @@ from ipg.rationale import (
     HeadNotFoundError,
     HeadTap,
     alignment,
-    disagreement,
+    disagreeing,
     find_head,
     pairwise_distances,
     predicted_class,
     rationale,
     scaled_features,
+    share,
     uniformity,
     unwrap,
 )
@@ -264,7 +265,7 @@ def test_single_logit_head() -> None:
     torch.testing.assert_close(r.sum(dim=1) + model[-1].bias, model(x))
     logits = torch.tensor([[-1.0], [2.0], [0.0], [3.0]])
     assert predicted_class(logits).tolist() == [0, 1, 0, 1]
-    assert disagreement(logits, torch.tensor([[1.0], [1.0], [-5.0], [-3.0]])).item() == 0.5
+    assert disagreeing(logits, torch.tensor([[1.0], [1.0], [-5.0], [-3.0]])).tolist() == [True, False, False, True]
 
 
 def test_predictions_are_what_the_naive_form_predicts(naive: ModuleType) -> None:
@@ -421,7 +422,7 @@ def test_disagreement_meets_the_threshold_it_equals(naive: ModuleType, dtype: to
         for k in range(n + 1):
             first = torch.eye(2, dtype=dtype, device=device)[torch.zeros(n, dtype=torch.long)]
             second = torch.eye(2, dtype=dtype, device=device)[(torch.arange(n) < k).long()]
-            delta = disagreement(first, second)
+            delta = share(disagreeing(first, second), dtype)
             assert delta.dtype == dtype
             assert bool(delta >= k / n), (k, n)
             assert not bool(delta > k / n), (k, n)

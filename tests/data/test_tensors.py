@@ -49,6 +49,7 @@ def test_floats_become_the_nearest_bytes() -> None:
         ({"train": (IMAGES, LABEL[:3])}, r"train labels must be of shape \(4,\), one an image, got \(3,\)"),
         ({"train": (IMAGES, LABEL.float())}, r"train labels must be whole numbers, got torch\.float32; use \.long"),
         ({"train": (IMAGES, LABEL - 1)}, "train labels must be numbered from 0, got -1"),
+        ({"train": (IMAGES, LABEL * 0 + 2)}, "every image has the label 2; a classifier needs two classes or more"),
         (
             {"train": (torch.zeros(4, 8, 8, 3), LABEL)},
             r"\(4, 8, 8, 3\) with the channels last; use .*permute\(0, 3, 1, 2\)",

@@ -178,8 +178,8 @@ def test_what_is_refused(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss(), config, table=toy.table())
     with pytest.raises(ValueError, match="policy=learned is rewarded on validation images, and there are none: take"):
         method_class("dkt")(setup)
-    monkeypatch.setattr("ipg.methods.dkt.find_peers", lambda *_: SimpleNamespace(size=2))
-    with pytest.raises(ValueError, match="dkt keeps statistics of whole batches: train it in one process"):
+    monkeypatch.setattr("ipg.methods.base.find_peers", lambda *_: SimpleNamespace(size=2))
+    with pytest.raises(ValueError, match="method 'dkt' keeps statistics of whole batches: train it in one process"):
         toy.method("dkt", toy.network())
 
 

@@ -287,8 +287,9 @@ def test_what_it_cannot_do_without(toy: Any) -> None:
 
 
 def test_several_processes_are_refused(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ipg.methods.lff.find_peers", lambda *_: SimpleNamespace(size=2))
-    with pytest.raises(ValueError, match="lff remembers the loss of every image in one process: train it without"):
+    monkeypatch.setattr("ipg.methods.base.find_peers", lambda *_: SimpleNamespace(size=2))
+    told = "method 'lff' remembers the loss of every image: train it in one process, without"
+    with pytest.raises(ValueError, match=told):
         toy.method("lff", toy.network())
 
 

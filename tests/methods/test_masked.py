@@ -76,7 +76,7 @@ def test_what_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     masks = torch.full((4, 1, 8, 8), 255, dtype=torch.uint8)
     with pytest.raises(ValueError, match=f"method '{name}' takes gradients of gradients, which a compiled network has"):
         make(name, masks, engine="compiled")
-    monkeypatch.setattr("ipg.methods.masked.find_peers", lambda *_: SimpleNamespace(size=2))
+    monkeypatch.setattr("ipg.methods.base.find_peers", lambda *_: SimpleNamespace(size=2))
     with pytest.raises(ValueError, match=f"method '{name}' looks at whole batches of masks: train it in one process"):
         make(name, masks)
 

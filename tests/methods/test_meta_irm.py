@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ipg.data.batches import Batch
-from ipg.methods import meta_irm as module
 
 
 def across(toy: Any, number: int, of: tuple[int, ...] = (7, 3, 4), *, n: int = 12) -> Batch:
@@ -148,7 +147,7 @@ def test_several_processes_are_refused(toy: Any, monkeypatch: pytest.MonkeyPatch
     class Two:
         size = 2
 
-    monkeypatch.setattr(module, "find_peers", lambda model, group: Two())
+    monkeypatch.setattr("ipg.methods.base.find_peers", lambda model, group: Two())
     with pytest.raises(ValueError, match=r"method 'meta_irm' compares the images of whole batches.* in one process"):
         meta(toy, toy.network())
 

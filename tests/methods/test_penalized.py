@@ -123,7 +123,7 @@ def test_several_processes_are_refused(name: str, toy: Any, monkeypatch: pytest.
     class Two:
         size = 2
 
-    monkeypatch.setattr(penalized_module, "find_peers", lambda model, group: Two())
+    monkeypatch.setattr("ipg.methods.base.find_peers", lambda model, group: Two())
     with pytest.raises(ValueError, match=f"method '{name}' compares the images of whole batches.* in one process"):
         toy.method(name, toy.network())
 

@@ -1,7 +1,9 @@
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -174,11 +176,21 @@ def brighten(images: Tensor) -> Tensor:
     return images + torch.rand(len(images), 1, 1, 1)
 
 
-@pytest.mark.parametrize("change", [flip, brighten])
+def by_python(images: Tensor) -> Tensor:
+    return images.flip(-1) if random.random() < 0.5 else images
+
+
+def by_numpy(images: Tensor) -> Tensor:
+    return images + np.random.uniform()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("change", [flip, brighten, by_python, by_numpy])
 def test_a_random_transform_is_the_same_for_both_members(change: Callable[[Tensor], Tensor]) -> None:
     images = torch.rand(6, 1, 3, 3)
     sampler = PairSampler(Pairs(images, images.clone(), torch.arange(6)), 6, transform=change)
     torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
     drawn = list(islice(sampler, 12))
     assert all(torch.equal(batch.first, batch.second) for batch in drawn)
     assert len({batch.first.sum(dim=0).numpy().tobytes() for batch in drawn}) > 1  # but not the same every time

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ipg.data.grayscale import grayscale
+from ipg.data.grayscale import gray
 from ipg.data.table import ImageTable
 from ipg.pairs.recolored import build
 
@@ -80,4 +80,4 @@ def test_more_than_there_are(fashion: ImageTable) -> None:
 
 def test_images_without_two_channels(table: ImageTable) -> None:
     with pytest.raises(ValueError, match="colored_mnist: recoloured pairs swap two channels, but its images have 1"):
-        build(grayscale(table), 4)
+        build(replace(table, images=gray(table.images)), 4)

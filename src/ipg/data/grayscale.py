@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
-from ipg.data.table import ImageTable
-
-__all__ = ["gray", "grayscale"]
+__all__ = ["gray"]
 
 
 def gray(images: Tensor) -> Tensor:
@@ -20,8 +16,3 @@ def gray(images: Tensor) -> Tensor:
             f"channels: take another method than oracle"
         )
     return images.sum(dim=1, keepdim=True, dtype=torch.int16).clamp_(max=255).to(torch.uint8)
-
-
-def grayscale(table: ImageTable) -> ImageTable:
-    """The table with gray images; every other column stays, so that an oracle's groups are those of the others."""
-    return replace(table, images=gray(table.images))

@@ -48,6 +48,8 @@ def table_of(data: Mapping[str, Sequence[Any]], name: str = "tensors") -> ImageT
         told = listed(f"{split} {shape}" for split, shape in shapes.items())
         raise DataError(f"images of all splits need one shape, got {told}")
     images, label, *rest = (torch.cat(column) for column in zip(*parts, strict=True))
+    if len(label) and bool((label == label[0]).all()):
+        raise DataError(f"every image has the label {int(label[0])}; a classifier needs two classes or more")
     attribute = rest[0] if rest else torch.zeros_like(label)
     return ImageTable(
         name=name,

@@ -68,7 +68,7 @@ class LateGuidance(Guidance):
 
     def __init__(self, *arguments: Any, reach: float, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        head = set(self.tap.head.parameters())
+        head = set(self._forward.tap.head.parameters())
         before = [one for one in self.model.parameters() if one.requires_grad and one not in head]
         self.early = before[: round((1 - reach) * len(before))]
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ipg.collectives import find_peers
 from ipg.config import RunConfig
 from ipg.data.batches import Batch, Sampling
 from ipg.data.table import ImageTable
@@ -98,6 +99,8 @@ class Method:
     whole: ClassVar[str] = ""
     """Why each process has to hold all of the network, where it has to; several of a method that says nothing may share
     one (`--shard`)."""
+    alone: ClassVar[str] = ""
+    """What it does that only a process alone can do, where it does such a thing: no other trains with it."""
     compiles: ClassVar[bool] = True
     """Whether a step may run through a compiled network, which has no gradients of gradients."""
     space: ClassVar[Mapping[str, Range]] = {}
@@ -112,6 +115,8 @@ class Method:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.options = parse_options(type(self), setup.config.options)
+        if self.alone and find_peers(setup.model, "auto").size > 1:
+            raise ValueError(f"method {self.name!r} {self.alone}: train it in one process, without torchrun")
         if "pairs" in self.needs and setup.pairs is None:
             raise ValueError(
                 f"method {self.name!r} is guided by pairs and there are none: give --pairs a number above 0, or "

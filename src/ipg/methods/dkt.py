@@ -30,7 +30,6 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor
 
-from ipg.collectives import find_peers
 from ipg.data.batches import Batch
 from ipg.data.table import ImageTable
 from ipg.methods.base import Method, Need, Setup
@@ -63,6 +62,7 @@ class Dkt(Method):
     summary: ClassVar[str] = "DKT (re-derived): classifies features also as if they had the other attribute."
     needs: ClassVar[frozenset[Need]] = frozenset({"groups"})
     cost: ClassVar[str] = "1; policy=learned also looks at 64 validation images"
+    alone: ClassVar[str] = "keeps statistics of whole batches"
     Options: ClassVar[type] = DktOptions
     space: ClassVar[Mapping[str, Range]] = {
         "mean": Choice((0.25, 0.5, 1.0)),
@@ -79,8 +79,6 @@ class Dkt(Method):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         options, table = cast(DktOptions, self.options), cast(ImageTable, setup.table)
-        if find_peers(setup.model, "auto").size > 1:
-            raise ValueError("dkt keeps statistics of whole batches: train it in one process, without torchrun")
         self.shape = (table.num_classes, len(table.attributes))
         counts = torch.bincount(table.group, minlength=len(table.group_names))
         if int((counts.view(self.shape) > 0).sum(dim=1).max()) < 2:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ipg.data.batches import Batch
+from ipg.gradients import add_gradients
 from ipg.guidance import DrawsPairs, Guidance, Terms
 from ipg.methods.base import Method, Need, Setup
 from ipg.methods.space import LogUniform, Range, Uniform, ZeroOr
@@ -113,6 +114,20 @@ class Ipg(Method):
         else:
             guide.peers.mean_(gradient for gradient in gradients if gradient is not None)
         return Terms._make(term.detach() for term in terms), gradients
+
+    def summed(self, batch: Batch, loss_of: Callable[[Terms], Tensor]) -> dict[str, Tensor]:
+        """One update: the task loss and what `loss_of` makes of pairs, the task loss alone where none are due."""
+        guide, optimizer = self.guide, self.setup.optimizer
+        due = guide.due
+        optimizer.zero_grad()
+        loss = self.setup.task_loss(batch)
+        terms, slopes = self.slopes(loss_of) if due else (None, ())
+        guide.count(terms)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if due:
+            add_gradients(guide.parameters(), slopes)
+        optimizer.step()
+        return {"task_loss": loss.detach()} | ({} if terms is None else terms._asdict()) | self.paced(due)
 
     def paced(self, due: bool) -> dict[str, Tensor]:
         """`corrected`, 1 or 0, where `every` follows the disagreement: its mean is the share of steps that correct."""

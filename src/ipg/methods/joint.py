@@ -22,7 +22,6 @@ from typing import ClassVar, Literal, cast
 from torch import Tensor
 
 from ipg.data.batches import Batch
-from ipg.gradients import add_gradients
 from ipg.guidance import DrawsPairs, Guidance
 from ipg.methods.base import Setup
 from ipg.methods.ipg import Ipg, build_guidance
@@ -59,7 +58,7 @@ class Joint(Ipg):
         """One iteration: one update with the sum of losses, or two."""
         order, due = cast(JointOptions, self.options).order, self.guide.due
         if order == "sum":
-            return self._sum(batch, due) | self.paced(due)
+            return self.summed(batch, lambda terms: terms.alignment + terms.uniformity)
         if order == "alignment_first":
             self._correct()
         loss = self._task_update(batch)
@@ -82,15 +81,3 @@ class Joint(Ipg):
         optimizer.step()
         optimizer.zero_grad()
         return loss.detach()
-
-    def _sum(self, batch: Batch, due: bool) -> dict[str, Tensor]:
-        guide, optimizer = self.guide, self.setup.optimizer
-        optimizer.zero_grad()
-        loss = self.setup.task_loss(batch)
-        terms, slopes = self.slopes(lambda terms: terms.alignment + terms.uniformity) if due else (None, ())
-        guide.count(terms)
-        loss.backward()  # type: ignore[no-untyped-call]
-        if terms is not None:
-            add_gradients(guide.parameters(), slopes)
-        optimizer.step()
-        return {"task_loss": loss.detach()} | ({} if terms is None else terms._asdict())

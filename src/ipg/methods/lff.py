@@ -27,7 +27,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ipg.collectives import find_peers
 from ipg.data.batches import Batch
 from ipg.evaluation.batch_norm import keep_statistics
 from ipg.methods.base import Method, Setup
@@ -57,6 +56,7 @@ class Lff(Method):
     summary: ClassVar[str] = "Learning from Failure: images that a biased second network fails at count more."
     weighs_classes: ClassVar[bool] = False
     cost: ClassVar[str] = "2"
+    alone: ClassVar[str] = "remembers the loss of every image"
     Options: ClassVar[type] = LffOptions
     space: ClassVar[Mapping[str, Range]] = {"amplification": Choice((0.3, 0.5, 0.7, 0.9))}
 
@@ -64,8 +64,6 @@ class Lff(Method):
         super().__init__(setup)
         if setup.make_optimizer is None or setup.table is None:
             raise ValueError("lff trains a second network: its Setup needs make_optimizer and table")
-        if find_peers(setup.model, "auto").size > 1:
-            raise ValueError("lff remembers the loss of every image in one process: train it without torchrun")
         self.biased = replace(setup, model=_second(setup))
         self.biased_optimizer = setup.make_optimizer(self.biased.model)
         self.label, classes = setup.table.label, setup.table.num_classes

@@ -18,7 +18,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ipg.collectives import find_peers
 from ipg.config import RunConfig
 from ipg.data.batches import Batch
 from ipg.data.load import list_files
@@ -39,6 +38,7 @@ class Masked(Method):
 
     needs: ClassVar[frozenset[Need]] = frozenset({"masks"})
     cost: ClassVar[str] = "about 2.5, for a pass back through a pass back"
+    alone: ClassVar[str] = "looks at whole batches of masks"
     compiles: ClassVar[bool] = False
     remedy: ClassVar[str] = "say with --masks which folder or zip holds them"
     """What to do where there are no masks."""
@@ -53,8 +53,6 @@ class Masked(Method):
                 f"method {self.name!r} takes gradients of gradients, which a compiled network has not: use --engine "
                 f"captured or eager"
             )
-        if find_peers(setup.model, "auto").size > 1:
-            raise ValueError(f"method {self.name!r} looks at whole batches of masks: train it in one process")
         differentiable_twice(unwrap(setup.model))
 
     @classmethod

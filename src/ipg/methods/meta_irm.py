@@ -29,7 +29,6 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from ipg.collectives import find_peers
 from ipg.data.batches import Batch
 from ipg.data.table import ImageTable
 from ipg.evaluation.groups import logits_of
@@ -61,6 +60,7 @@ class MetaIrm(Method):
     weighs_classes: ClassVar[bool] = False
     cost: ClassVar[str] = "3 E + 1"
     needs: ClassVar[frozenset[Need]] = frozenset({"environments"})
+    alone: ClassVar[str] = "compares the images of whole batches, of which each of several processes has a part"
     compiles: ClassVar[bool] = False
     Options: ClassVar[type] = MetaIrmOptions
     space: ClassVar[Mapping[str, Range]] = {
@@ -71,11 +71,6 @@ class MetaIrm(Method):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        if find_peers(setup.model, "auto").size > 1:
-            raise ValueError(
-                "method 'meta_irm' compares the images of whole batches, of which each of several processes has a "
-                "part: train it in one process"
-            )
         self.network = unwrap(setup.model)  # a compiled one has no second derivatives
         self.parameters = {name: value for name, value in self.network.named_parameters() if value.requires_grad}
         known = cast(ImageTable, setup.table).environment.unique()  # type: ignore[no-untyped-call]

@@ -20,7 +20,6 @@ from typing import Any, ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ipg.collectives import find_peers
 from ipg.config import RunConfig
 from ipg.data.batches import Batch
 from ipg.data.table import ImageTable
@@ -63,14 +62,10 @@ class Penalized(Method):
     """Base of the methods that add one penalty to the task loss; a subclass says which."""
 
     Options: ClassVar[type] = WeightOptions
+    alone: ClassVar[str] = "compares the images of whole batches, of which each of several processes has a part"
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        if find_peers(setup.model, "auto").size > 1:
-            raise ValueError(
-                f"method {self.name!r} compares the images of whole batches, of which each of several processes has a "
-                f"part: train it in one process"
-            )
         self.tap = HeadTap(find_head(setup.model))
         weight = full_precision(self.tap.head.weight.detach())
         self.kept: dict[str, Tensor] = {}

@@ -18,7 +18,6 @@ from typing import ClassVar, cast
 from torch import Tensor
 
 from ipg.data.batches import Batch
-from ipg.gradients import add_gradients
 from ipg.methods.ipg import Ipg
 from ipg.methods.options import option
 from ipg.methods.space import LogUniform, Range
@@ -43,15 +42,5 @@ class WeightedJoint(Ipg):
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One gradient step on the weighted sum, or on the task loss where no pairs are due."""
-        setup, guide = self.setup, self.guide
         weight = cast(WeightedJointOptions, self.options).weight
-        due = guide.due
-        setup.optimizer.zero_grad()
-        loss = setup.task_loss(batch)
-        terms, slopes = self.slopes(lambda terms: weight * (terms.alignment + terms.uniformity)) if due else (None, ())
-        guide.count(terms)
-        loss.backward()  # type: ignore[no-untyped-call]
-        if terms is not None:
-            add_gradients(guide.parameters(), slopes)
-        setup.optimizer.step()
-        return {"task_loss": loss.detach()} | ({} if terms is None else terms._asdict()) | self.paced(due)
+        return self.summed(batch, lambda terms: weight * (terms.alignment + terms.uniformity))

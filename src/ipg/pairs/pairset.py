@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -72,9 +74,17 @@ def _as_floats(images: Tensor) -> Tensor:
 
 
 def _alike(change: Callable[[Tensor], Tensor], first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Both changed, and by the same random numbers: what `change` draws for the first is given back for the second."""
+    """Both changed, and by the same random numbers: what `change` draws for the first is given back for the second.
+
+    Those of torch, of Python and, where anybody has loaded it, of numpy.
+    """
+    states: list[tuple[Callable[[Any], None], Any]] = [(random.setstate, random.getstate())]
+    if (numpy := sys.modules.get("numpy")) is not None:
+        states.append((numpy.random.set_state, numpy.random.get_state()))
     with torch.random.fork_rng([first.device] if first.is_cuda else []):
         changed = change(first)
+    for put_back, state in states:
+        put_back(state)
     return changed, change(second)
 
 
@@ -91,7 +101,8 @@ class PairSampler:
         part: (index, count) of this process among those that train together: of every batch it draws its shard.
             All of them need the same seed.
         transform: what task images go through beyond values from 0 to 1, such as a normalisation; the images of both
-            members go through it as they are drawn. A random one, such as a crop, draws the same for both.
+            members go through it as they are drawn. A random one, such as a crop, draws the same for both, from
+            torch, Python or numpy.
     """
 
     def __init__(

@@ -141,7 +141,7 @@ def run_dynamics(
             collapse = {"collapse": str(error)}
         part = materials.table.part(metrics_split).to(device)
         metrics = evaluate(run.model.eval(), part)
-    run.guide.tap.remove()
+    run.guide.close()
     settled = {name: value for name, value in config.flat().items() if name not in ("seed", *ELSEWHERE)}
     return {
         **trial.identity,

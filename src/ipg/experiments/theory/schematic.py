@@ -87,7 +87,7 @@ def run_schematic(alpha: float, tau: float) -> Schematic:
         optimizer.step()
         optimizer.zero_grad()
         steps.append(Step(before, corrected, _point(model), bool(told["violated"]), told["disagreement"]))
-    guide.tap.remove()
+    guide.close()
     return Schematic(alpha, tau, tuple(steps))
 
 
