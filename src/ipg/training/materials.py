@@ -21,6 +21,7 @@ from ipg.data.table import ImageTable
 from ipg.evaluation.features import features
 from ipg.methods import method_class
 from ipg.models import build_model
+from ipg.models.loading import check_there
 from ipg.pairs.build import build
 from ipg.pairs.pairset import PairSet
 from ipg.seeds import derive_seed
@@ -135,6 +136,8 @@ def gather(
     """
     kind = method_class(config.method)
     named = table is None
+    if config.start is not None and model is None:  # before the data are read, which may take long
+        check_there(found_file(config, config.start))
     if table is None:
         table = load(config.data, path=config.data_path, size=config.size, seed=config.seed, reading=Reading.of(config))
     guided = "pairs" in kind.needs
