@@ -151,6 +151,39 @@ def test_evaluate_gives_the_numbers_of_the_result(bars: dict[str, Any]) -> None:
 # -- objects of one's own -----------------------------------------------------------------------------------------
 
 
+def test_predict_says_of_images_and_of_files_what_the_network_does(own: dict[str, Any], tmp_path: Path) -> None:
+    run = fit(**own)
+    images = run.materials.table.part("test").images[:7]
+    logits = run.model(images.float() / 255).detach()
+    said = run.predict(images, batch=3)
+    assert [one.name for one in said] == [str(number) for number in range(7)]
+    assert [one.predicted for one in said] == [("top", "middle", "bottom")[row] for row in logits.argmax(1).tolist()]
+    torch.testing.assert_close(torch.tensor([one.probabilities for one in said]), logits.softmax(1))
+    assert run.predict(images.numpy() / np.float32(255)) == run.predict(images)
+    for number, image in enumerate(images[:2]):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / f"{number}.png")
+    (tmp_path / "broken.png").write_bytes(b"")
+    first, second, broken = run.predict(tmp_path)
+    assert (first.name, broken.name, broken.error) == ("0.png", "broken.png", "it is empty")
+    assert [first.predicted, second.predicted, broken.predicted] == [said[0].predicted, said[1].predicted, ""]
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.rand(3, 6, 6), r"images must be of shape \(N, C, H, W\), got \(3, 6, 6\)"),
+        (torch.rand(2, 3, 8, 8), r"images are \(8, 8\), those of the training \(6, 6\): resize them, or give files"),
+        (torch.rand(2, 1, 6, 6), "the network takes images of 3 channels; these have 1"),
+        (torch.rand(2, 3, 6, 6) * 255, "images must be floats from 0 to 1"),
+        ("nowhere", "there is nothing at nowhere"),
+    ],
+)
+def test_predict_refuses_what_are_no_images(own: dict[str, Any], images: Any, message: str) -> None:
+    run = fit(**own | {"epochs": 1})
+    with pytest.raises(ValueError, match=message):
+        run.predict(images)
+
+
 def test_own_images_network_and_pairs(own: dict[str, Any]) -> None:
     held_out = repainted(own["data"], "validation", 30)
     guided = fit(**own | {"epochs": 25, "learning_rate": 1e-2}, held_out=held_out)

@@ -105,15 +105,9 @@ class Guidance:
     ) -> None:
         self._asked, (number, relative) = margin, settings.parse_margin(margin)
         settings.check_settings(
-            alpha=alpha,
-            tau=tau,
-            every=every,
-            floor=floor,
-            batch_norm=batch_norm,
-            autocast=autocast,
-            distance=distance,
+            alpha=alpha, tau=tau, every=every, floor=floor, batch_norm=batch_norm, autocast=autocast, distance=distance,
             jitter=jitter,
-        )
+        )  # fmt: skip
         settings.check_optimizer(model, optimizer)
         self.model, self.optimizer = model, optimizer
         self._to_none = {"set_to_none": True} if settings.takes(optimizer.zero_grad, "set_to_none") else {}

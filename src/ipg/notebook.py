@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ipg.classifier import Classifier, fit_of
 from ipg.config import EARLIER, RunConfig
 from ipg.data.errors import DataError
 from ipg.data.reading import Reading
@@ -24,6 +25,7 @@ from ipg.guidance import Pairs
 from ipg.methods import Method, method_class
 from ipg.models import load_model
 from ipg.pairs.pairset import PairSet
+from ipg.prediction import Prediction, find_images, predictions, said_of
 from ipg.restarts import rate_after
 from ipg.training.device import autocast_dtype, numerics, resolve_device, usual_defaults
 from ipg.training.folder import FolderError, RunFolder, read_json
@@ -77,6 +79,29 @@ class Run:
         with numerics(self.config, device):  # as in training
             found = evaluate(self.model, part, autocast=autocast, training=training)
             return found | {"pair_disagreement": pair_disagreement(self.model, pairs, autocast=autocast)}
+
+    @usual_defaults()
+    def predict(self, images: Any, *, batch: int = 64) -> list[Prediction]:
+        """What the network says of new images, one after the other: how likely each class is, and the likeliest.
+
+        Args:
+            images: (N, C, H, W), bytes or floats from 0 to 1, of the size of the training images; or a folder, zip,
+                table or image file, which is brought to that size.
+            batch: how many are looked at together.
+        """
+        if batch < 1:
+            raise ValueError(f"batch={batch}: expected at least 1")
+        table = self.materials.table
+        _, channels, height, width = table.images.shape
+        classifier = Classifier(self.model, (channels, height, width), table.classes, fit_of(self.config.data))
+        if isinstance(images, str | Path):
+            return list(predictions(classifier, find_images(Path(images)), batch=batch))
+        pictures = as_bytes(images, "images")
+        if pictures.shape[2:] != (height, width):
+            given = tuple(pictures.shape[2:])
+            raise ValueError(f"images are {given}, those of the training {(height, width)}: resize them, or give files")
+        shares = [share for part in torch.split(pictures, batch) for share in classifier.probabilities(part).tolist()]
+        return [said_of(str(number), share, table.classes) for number, share in enumerate(shares)]
 
     def images_of(self, split: str) -> str:
         """A digest of which images are in `split`, whatever the method sees of them: equal where they are the same."""
@@ -186,8 +211,8 @@ def fit(
     Args:
         model: a network of your own with a linear head, or the name of one; what suits the data where not given.
         data: your images as tensors by split, `{"train": (images, labels), "test": (images, labels)}` with attributes
-            for a third where they are known (`ipg.data.tensors`); as an `ImageTable`; a folder or table of them; or the
-            name of a data set.
+            for a third where they are known (`ipg.data.tensors`), or a torch data set for each split; as an
+            `ImageTable`; a folder or table of them; or the name of a data set.
         pairs: your invariance pairs, of training images, their folder or manifest, or how many to build.
         method: `ipg`, or another of `ipg methods`.
         held_out: pairs of validation images to measure disagreement on. They are built where the data has a name;

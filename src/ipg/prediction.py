@@ -25,7 +25,7 @@ from ipg.data.reading import require
 from ipg.data.sources import IMAGE_SUFFIXES, FolderSource, Source, is_image, open_source, passed_over
 from ipg.files import replacing
 
-__all__ = ["Counts", "Found", "Prediction", "find_images", "predictions", "write_predictions"]
+__all__ = ["Counts", "Found", "Prediction", "find_images", "predictions", "said_of", "write_predictions"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,14 @@ class Prediction:
     name: str
     probabilities: Sequence[float] = ()
     error: str = ""
+    predicted: str = ""
+    """The likeliest class, the first of several; nothing where classes have no names."""
+
+
+def said_of(name: str, probabilities: Sequence[float], classes: Sequence[str] | None) -> Prediction:
+    """What is said of an image that can be read."""
+    predicted = classes[list(probabilities).index(max(probabilities))] if classes else ""
+    return Prediction(name, probabilities, predicted=predicted)
 
 
 @dataclass
@@ -116,7 +124,10 @@ def predictions(
         good = [image for _, image in part if isinstance(image, Tensor)]
         said = iter(classifier.probabilities(torch.stack(good)).tolist() if good else ())
         for name, image in part:
-            yield Prediction(name, error=image) if isinstance(image, str) else Prediction(name, next(said))
+            if isinstance(image, str):
+                yield Prediction(name, error=image)
+            else:
+                yield said_of(name, next(said), classifier.classes)
         done += len(part)
         if progress is not None:
             progress(done, len(found.names))

@@ -30,6 +30,8 @@ def check_settings(
     jitter: float,
 ) -> None:
     """Raise a ValueError that names a setting that is out of range, and its range; warn of corrections too rare."""
+    for name, value in {"alpha": alpha, "tau": tau, "floor": floor, "jitter": jitter}.items():
+        _check(name, value, value is not None and not isinstance(value, str), "a number")
     _check("alpha", alpha, 0 <= alpha < 1, "0 <= alpha < 1: the correction must stay longer than the task gradient")
     _check("tau", tau, 0 <= tau <= 1, "0 <= tau <= 1: it is a share of the pairs")
     known = every == "auto" or (isinstance(every, int) and every >= 1)
@@ -37,7 +39,7 @@ def check_settings(
     _check("floor", floor, floor > 0 and math.isfinite(floor), "a positive number")
     _check("batch_norm", batch_norm, batch_norm in ("train", "eval"), '"train" or "eval"')
     known = autocast is None or isinstance(autocast, torch.dtype)
-    _check("autocast", autocast, known, "a dtype such as torch.bfloat16, or None")
+    _check("autocast", autocast, known, "None or a dtype, such as torch.bfloat16")
     known = distance in ("rationale", "features", "logits")
     _check("distance", distance, known, '"rationale", "features" or "logits"')
     _check("jitter", jitter, 0 <= jitter < math.inf, "a number, at least 0")

@@ -496,6 +496,12 @@ def test_rows_of_both_splits(ipg, shapes: tuple[str, ...]) -> None:
     assert f"{train} rows are of train images: add them with --split train" in done.out
 
 
+def test_a_column_whose_name_has_a_space_is_quoted(assert_refused, shapes: tuple[str, ...]) -> None:
+    table = Path("shapes/labels.csv")
+    table.write_text(table.read_text().replace("path,label", "File Name,label"))
+    assert_refused("data", "check", "shapes/labels.csv", says=("is it --path-column 'File Name'?",))
+
+
 def test_columns_of_other_names(ipg, assert_refused, shapes: tuple[str, ...]) -> None:
     table = Path("shapes/labels.csv")
     table.write_text(table.read_text().replace("path,label,attribute,split", "filename,class,background,split"))

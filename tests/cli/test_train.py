@@ -244,6 +244,9 @@ def test_a_trained_network_is_repaired(ipg, assert_refused, bars: list[str], fin
     assert json.loads(Path("repaired/result.json").read_text())["config"]["start"] == str(finished)
     assert ipg("evaluate", "repaired").code == 0
     assert_refused("train", *bars, "--from", "nowhere", says=("there is no model 'nowhere'",))
+    assert bars[0] == "--data"
+    told = f"{finished} was trained on bars: say what to go on with, e.g. --data bars"
+    assert_refused("train", *bars[2:], "--from", finished, "--output", "other", says=(told,))
     (finished / "model.safetensors").write_bytes(b"junk")
     assert_refused("train", *bars, "--from", finished, "--output", "other", says=("model.safetensors is damaged",))
 

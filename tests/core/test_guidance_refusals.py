@@ -37,7 +37,10 @@ from ipg.guidance import Guidance, Pairs
         ({"batch_norm": "off"}, r"batch_norm='off' is out of range: expected \"train\" or \"eval\""),
         ({"distance": "cosine"}, "distance='cosine' is out of range"),
         ({"jitter": -1.0}, "jitter=-1.0 is out of range"),
-        ({"autocast": True}, r"autocast=True is out of range: expected a dtype such as torch\.bfloat16, or None"),
+        ({"alpha": "0.1"}, "alpha='0.1' is out of range: expected a number"),
+        ({"tau": None}, "tau=None is out of range: expected a number"),
+        ({"autocast": "bf16"}, r"autocast='bf16' is out of range: expected None or a dtype, such as torch\.bfloat16"),
+        ({"autocast": True}, "autocast=True is out of range"),
     ],
 )
 def test_bad_options_are_refused(toys: ModuleType, options: dict[str, Any], message: str) -> None:

@@ -48,6 +48,19 @@ def test_unknown_name_lists_the_known_ones() -> None:
         load("cifar")
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"), [("waterbird100", "waterbirds100"), ("phtos", "photos"), ("photo-table", "photos-table.csv")]
+)
+def test_a_name_that_is_nearly_one_is_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, meant: str
+) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos-table.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=rf"unknown data set '{given}'; did you mean {meant}\?"):
+        load(given)
+
+
 def test_embedded_data_takes_no_path() -> None:
     with pytest.raises(ValueError, match="takes no path, got 'somewhere'"):
         load("colored_fashion", path="somewhere")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from ipg.data.errors import DataError
 from ipg.data.tensors import as_bytes, table_of
@@ -31,6 +32,49 @@ def test_arrays_data_sets_and_other_names_of_splits() -> None:
     table = table_of({"train": TensorDataset(IMAGES, LABEL), "val": (IMAGES.numpy(), LABEL.numpy())})
     assert (table.splits, table.attributes) == (("train", "validation"), ("all",))
     assert torch.equal(table.part("train").images, table.part("validation").images)
+
+
+class Items(Dataset[tuple[Any, ...]]):
+    """A data set that knows one item at a time."""
+
+    def __init__(self, *items: tuple[Any, ...]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, number: int) -> tuple[Any, ...]:
+        return self.items[number]
+
+
+class Endless(IterableDataset[tuple[Any, ...]]):
+    """One without a length."""
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(())
+
+
+def test_a_split_may_be_any_torch_data_set_with_a_length() -> None:
+    items = Items(*((image / 255, int(label)) for image, label in zip(IMAGES, LABEL, strict=True)))
+    with_attributes = Items(*((image, int(label), 0) for image, label in zip(IMAGES, LABEL, strict=True)))
+    table = table_of({"train": Subset(TensorDataset(IMAGES, LABEL, LABEL), [2, 0]), "test": with_attributes})
+    assert torch.equal(table.part("train").images, IMAGES[[2, 0]])
+    assert table.part("train").attribute.tolist() == [2, 0]
+    assert torch.equal(table.part("test").images, IMAGES)
+    assert torch.equal(table_of({"train": items}).images, IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        (Items((IMAGES[0], 0), (IMAGES[0, :, :1], 1)), "the items of train .Items. must be .*tensors of one shape"),
+        (Items((object(), 0)), "the items of train .Items. must be .*image, label"),
+        (Endless(), "train .Endless. has no length"),
+    ],
+)
+def test_data_sets_that_are_no_images_and_labels_are_refused(split: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        table_of({"train": split})
 
 
 def test_floats_become_the_nearest_bytes() -> None:

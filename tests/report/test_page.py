@@ -105,6 +105,31 @@ def test_a_run_that_gives_every_image_the_same_class_is_named(page, run, disagre
     assert "the same class" not in render(page(runs=[before, after]))
 
 
+@pytest.mark.parametrize(
+    ("worst", "told"),
+    [
+        (
+            0.9,
+            "helped: the worst group gained 77.5 points (95 % interval +54.1 to +87.0), the average gained 38.",
+        ),
+        (0.0, "No clear difference: the worst group lost 12.5 points (95 % interval -29.7 to +0.6, of 30 test images)"),
+        (0.125, "the worst group stayed the same (95 % interval"),
+    ],
+)
+def test_the_first_screen_says_whether_it_helped(page, run, worst: float, told: str) -> None:
+    text = Reader(render(page(runs=[run(), run("Guided (IPG)", "after", 1.0, worst)], looks=[], flips=[]))).text
+    assert told in text
+    assert text.index(told) < text.index("right in the worst group")
+
+
+def test_harm_is_called_harm_and_what_cannot_be_compared_is_not(page, run) -> None:
+    good, bad = run(red=1.0, green=1.0), run("Guided (IPG)", "after", 1.0, 0.1)
+    assert "Guidance did harm: the worst group lost 90.0 points" in Reader(render(page(runs=[good, bad]))).text
+    constant = replace(bad, result={**bad.result, "metrics": {**bad.metrics, "predicted_classes": 1}})
+    for fields in ({"runs": [good]}, {"runs": [good, bad], "same_images": False}, {"runs": [good, constant]}):
+        assert 'class="verdict"' not in render(page(**{"looks": [], "flips": [], **fields}))
+
+
 def test_the_worst_group_stands_before_the_average(page) -> None:
     assert list(rows(render(page()), "results"))[:2] == ["Worst group", "Average"]
 

@@ -67,6 +67,23 @@ def test_images_have_the_size_that_the_run_had(plain: Path) -> None:
     assert as_started(config(start="nothing/here")).size is None
 
 
+def test_columns_are_called_as_the_run_on_the_same_table_calls_them(plain: Path) -> None:
+    record = plain / "config.json"
+    found = json.loads(record.read_text(encoding="utf-8"))
+    found["config"] |= {"data": "birds.csv", "path_column": "File Name", "attribute_column": "ground"}
+    record.write_text(json.dumps(found), encoding="utf-8")
+    taken = as_started(config(start=str(plain), data="birds.csv"))
+    assert (taken.path_column, taken.label_column, taken.attribute_column) == ("File Name", "label", "ground")
+    other = as_started(config(start=str(plain), data="birds.csv", attribute_column="sky"))
+    assert (other.path_column, other.attribute_column) == ("path", "sky")
+    assert as_started(config(start=str(plain), data="others.csv")).path_column == "path"
+
+
+def test_a_network_that_is_not_there_is_told_before_the_data_are_read() -> None:
+    with pytest.raises(ValueError, match="there is no model 'nowhere'"):
+        gather(config(start="nowhere", data="no.csv"))
+
+
 @pytest.mark.parametrize(
     ("of_the_run", "given", "expected"),
     [

@@ -72,8 +72,10 @@ def train(
     from ipg.training.listeners import Listener, TensorBoard
     from ipg.training.loop import train as run
     from ipg.training.materials import gather
-    from ipg.training.start import as_started
+    from ipg.training.start import as_started, require_data
 
+    if config is None and "data" not in settings:
+        require_data(chosen)
     chosen = as_started(chosen)
     folder = output or Path("runs") / f"{data_name(chosen.data)}-{chosen.method}-{chosen.seed}"
     with processes(chosen.device) as first:

@@ -17,6 +17,7 @@ from ipg.data.names import is_own
 from ipg.data.reading import Reading
 from ipg.data.remembering import recalled
 from ipg.data.table import ImageTable
+from ipg.words import did_you_mean
 
 __all__ = ["DATASETS", "list_files", "load"]
 
@@ -183,9 +184,9 @@ def _reader(name: str) -> Reader:
             raise ValueError(f"{name!r}: expected the label and the shortcut, e.g. {base}:Smiling/Male")
         return _celeba(base, (label, shortcut))
     if not (folder.is_table(name) or os.sep in name or "/" in name or Path(name).expanduser().exists()):
-        raise ValueError(
-            f"unknown data set {name!r}; there are {', '.join(DATASETS)}, and paths of your own folders and tables"
-        )
+        here = (each.name for each in Path().iterdir() if each.is_dir() or folder.is_table(each))
+        known = f"there are {', '.join(DATASETS)}, and paths of your own folders and tables, but no {name} here"
+        raise ValueError(f"unknown data set {name!r}; {did_you_mean(name, [*DATASETS, *here]) or known}")
     return lambda path, reading: _own(name, path, reading)
 
 

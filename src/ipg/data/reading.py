@@ -6,6 +6,7 @@ Importing this module is cheap: no torch.
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -83,7 +84,7 @@ def require(columns: Columns, wanted: Mapping[str, str]) -> None:
     guesses = {role: likeliest(wanted[role], role, others) for role in missing}
     if not missing:
         return
-    options = [f"--{role}-column {guess}" for role, guess in guesses.items() if guess]
+    options = [f"--{role}-column {shlex.quote(guess)}" for role, guess in guesses.items() if guess]
     unknown = [f"--{role}-column" for role, guess in guesses.items() if not guess]
     asked = [f"is it {' '.join(options)}?"] if options else []
     asked += [f"say which it is with {' and '.join(unknown)}"] if unknown else []

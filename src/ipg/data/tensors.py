@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from ipg.data.errors import DataError
 from ipg.data.splits import SPLIT_NAMES, SPLITS
@@ -26,7 +27,7 @@ def table_of(data: Mapping[str, Sequence[Any]], name: str = "tensors") -> ImageT
 
     Images (N, C, H, W) are bytes, or floats from 0 to 1, which become bytes. A third tensor holds the attributes, what
     must not matter, a fourth the environments, where images come from. All are numbered from 0 and named by their
-    numbers.
+    numbers. A split may also be a torch data set of such items, which is read once.
 
     Raises:
         DataError: there is no split to train on, or what a split holds does not fit together.
@@ -93,7 +94,7 @@ def as_bytes(images: Any, what: str) -> Tensor:
 
 def _part(split: str, given: Any) -> list[Tensor]:
     """Images, labels and, where given, attributes and environments of a split."""
-    columns = list(getattr(given, "tensors", given)) if not isinstance(given, Tensor) else [given]
+    columns = _columns(split, given)
     if not 2 <= len(columns) <= 4:
         raise DataError(
             f"{split} must be (images, labels) or (images, labels, attributes), perhaps with environments after them, "
@@ -112,6 +113,27 @@ def _part(split: str, given: Any) -> list[Tensor]:
             raise DataError(f"{split} {name} must be numbered from 0, got {int(found.min())}")
         part.append(found.long())
     return part
+
+
+def _columns(split: str, given: Any) -> list[Any]:
+    """What a split holds, column by column; a torch data set is read once, item by item."""
+    if isinstance(given, Tensor):
+        return [given]
+    if isinstance(given, TensorDataset):
+        return list(given.tensors)
+    if not isinstance(given, Dataset):
+        return list(given)
+    if not hasattr(given, "__len__"):
+        raise DataError(
+            f"{split} ({type(given).__name__}) has no length; expected (images, labels), or a data set that has one"
+        )
+    try:
+        return list(default_collate([given[number] for number in range(len(given))]))
+    except (TypeError, RuntimeError) as error:
+        raise DataError(
+            f"the items of {split} ({type(given).__name__}) must be (image, label), with tensors of one shape as "
+            f"images: {error}"
+        ) from None
 
 
 def _numbered(column: Tensor) -> tuple[str, ...]:

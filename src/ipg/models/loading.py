@@ -13,7 +13,7 @@ from ipg.models.own_code import from_python
 from ipg.models.saved import from_path
 from ipg.rationale import HeadNotFoundError, find_head
 
-__all__ = ["load_model"]
+__all__ = ["check_there", "load_model"]
 
 LOADERS: dict[str, Callable[[str, str | None], nn.Module]] = {
     "timm": from_timm,
@@ -44,17 +44,21 @@ def load_model(
     Raises:
         ValueError: it cannot be loaded, or has another number of classes.
     """
+    check_there(spec)
     kind, _, rest = str(spec).partition(":")
-    if kind in LOADERS and rest:
-        model = LOADERS[kind](rest, normalization)
-    elif Path(spec).exists():
-        model = from_path(Path(spec), normalization)
-    else:
-        expected = ", ".join(f"{kind}:…" for kind in LOADERS)
-        raise ValueError(f"there is no model {str(spec)!r}; expected the folder of a run, a file, or {expected}")
+    known = kind in LOADERS and rest
+    model = LOADERS[kind](rest, normalization) if known else from_path(Path(spec), normalization)
     if classes is not None:
         _check_classes(model, classes, str(spec))
     return model.to(device).eval()
+
+
+def check_there(spec: str | Path) -> None:
+    """ValueError where `spec` names no library and nothing is at that path."""
+    kind, _, rest = str(spec).partition(":")
+    if not (kind in LOADERS and rest) and not Path(spec).exists():
+        expected = ", ".join(f"{kind}:…" for kind in LOADERS)
+        raise ValueError(f"there is no model {str(spec)!r}; expected the folder of a run, a file, or {expected}")
 
 
 def _check_classes(model: nn.Module, classes: int, spec: str) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ipg.evaluation.groups import is_constant
 from ipg.report import figures
 from ipg.report.html import inline, rendered, write_page
-from ipg.report.results import card, compared, headline, short, table
+from ipg.report.results import card, compared, headline, short, table, verdict
 from ipg.report.settings import SELECTIONS, made, settings, total_time
 from ipg.report.views import RunView, percent, series
 from ipg.words import listed
@@ -87,12 +87,14 @@ def render(data: PageData) -> str:
     chosen = compared(data.runs)
     shared, differing = settings(data.runs)
     two = [data.runs[i] for i in chosen]
+    group = "group" if data.grouped else "class"
     folders = {run.name: run.folder for run in data.runs}
     return rendered(
         "template.html",
         data=data,
-        group="group" if data.grouped else "class",
+        group=group,
         headline=headline(two, [slots[i] for i in chosen]),
+        verdict=verdict(two, bars.of(chosen), group=group) if data.same_images else "",
         cards=[card(data.runs[i], i, slots[i], bars) for i in chosen],
         constant=[run for run in data.runs if is_constant(run.metrics)],
         left_out={
@@ -108,7 +110,7 @@ def render(data: PageData) -> str:
         pair_share=percent(data.pair_count / data.train_count) if data.train_count else None,
         tiles=figures.pair_grid_data(data.pairs).tiles,
         bars=[inline(svg) for part in _columns(bars) if (svg := figures.draw_bars(part, legend=False))],
-        table=list(table(data.runs, bars, group="group" if data.grouped else "class")),
+        table=list(table(data.runs, bars, group=group)),
         pair_bars=[
             inline(svg)
             for b, name in enumerate(("changes", "right"))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from ipg.evaluation.groups import is_constant
 from ipg.evaluation.statistics import Interval, difference
 from ipg.report.figures import Bars
 from ipg.report.settings import duration, seconds
 from ipg.report.views import RunView, number, percent, share_interval, span
+from ipg.words import listed
 
-__all__ = ["card", "compared", "headline", "short", "table"]
+__all__ = ["card", "compared", "headline", "short", "table", "verdict"]
 
 Cell = tuple[str, str]
 """A value and its interval, as text."""
@@ -39,6 +41,37 @@ def headline(runs: Sequence[RunView], slots: Sequence[str]) -> dict[str, object]
             if value is not None
         ],
     }
+
+
+def verdict(runs: Sequence[RunView], bars: Bars, *, group: str = "group") -> str:
+    """Whether guidance helped, in a sentence: worst group after less worst group before, and the averages.
+
+    Args:
+        runs: the one before and the one after; of others nothing is said.
+        bars: their accuracy by group, a row each.
+        group: what a group is called.
+    """
+    worst = [block for row in range(len(bars.runs)) if (block := _worst(bars, row)) is not None]
+    counts = [count for block in worst if (count := bars.counts[block])]
+    if (
+        [run.role for run in runs] != ["before", "after"]
+        or len(counts) != 2
+        or any(is_constant(r.metrics) for r in runs)
+    ):
+        return ""
+    before, after = (bars.shares[row][block] or 0.0 for row, block in enumerate(worst))
+    low, high = difference((round(after * counts[1]), counts[1]), (round(before * counts[0]), counts[0]))
+    clear = "Guidance helped" if low > 0 else "Guidance did harm" if high < 0 else "No clear difference"
+    told = f"{clear}: the worst {group} {_moved(after - before)} (95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+    told += ")" if low > 0 or high < 0 else f", of {listed(sorted(set(counts)))} test images)"
+    averages = [value for run in runs if (value := average(run)) is not None]
+    return f"{told}, the average {_moved(averages[1] - averages[0])}." if len(averages) == 2 else f"{told}."
+
+
+def _moved(points: float) -> str:
+    """`gained 3.2 points`."""
+    size = f"{abs(100 * points):.1f}"
+    return "stayed the same" if size == "0.0" else f"{'gained' if points > 0 else 'lost'} {size} points"
 
 
 def short(name: str) -> str:

@@ -21,6 +21,7 @@ from ipg.data.table import ImageTable
 from ipg.evaluation.features import features
 from ipg.methods import method_class
 from ipg.models import build_model
+from ipg.models.loading import check_there
 from ipg.pairs.build import build
 from ipg.pairs.pairset import PairSet
 from ipg.seeds import derive_seed
@@ -135,6 +136,8 @@ def gather(
     """
     kind = method_class(config.method)
     named = table is None
+    if config.start is not None and model is None:  # before the data are read, which may take long
+        check_there(found_file(config, config.start))
     if table is None:
         table = load(config.data, path=config.data_path, size=config.size, seed=config.seed, reading=Reading.of(config))
     guided = "pairs" in kind.needs
@@ -223,8 +226,9 @@ def _pairs(config: RunConfig, table: ImageTable, wanted: Mapping[str, int]) -> d
     if config.pair_builder == "recolored" and table.images.shape[1] != 2:
         if "train" in counts:
             raise ValueError(
-                f"{table.name}: pairs cannot be made by swapping colours of images with {table.images.shape[1]} "
-                f"channels; make them with `ipg pairs build` and give their folder as --pairs"
+                f"{table.name}: {config.method} needs pairs; pairs cannot be made by swapping colours of images with "
+                f"{table.images.shape[1]} channels. Make them with `ipg pairs build` and give their folder as --pairs; "
+                f"in Python also pairs=ipg.Pairs(first, second, label)"
             )
         return {}  # plain training, and nothing to measure disagreement on
     known = _oracle_features(config, table, list(counts)) if counts and config.pair_builder == "closest" else {}

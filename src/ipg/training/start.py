@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ from ipg.rationale import find_head
 from ipg.restarts import rate_after
 from ipg.training.folder import MODEL, FolderError, read_json
 
-__all__ = ["as_started", "check_images", "network_name", "order_is_known", "start_from"]
+__all__ = ["as_started", "check_images", "network_name", "order_is_known", "require_data", "start_from"]
 
 
 def as_started(config: RunConfig) -> RunConfig:
     """`config` with images of the size, and with the learning rate, of the run it goes on from, where it names none.
+
+    On the same table it also reads the columns that the run read, where it renames none.
 
     The rate of a run that started from weights is taken over up to that which suits such networks: plain training
     bears more of them than corrections do. That of another optimizer says nothing. Of a run that did not, crops, flips
@@ -43,6 +46,8 @@ def as_started(config: RunConfig) -> RunConfig:
             f"split_seed={config.split_seed} it may be tested on images that it knows. Give --split-seed {drawn}"
         )
     changes: dict[str, Any] = {}
+    if known.get("data") == config.data and not Reading.of(config).renamed:
+        changes |= {f"{role}_column": name for role, name in Reading.kept(known).renamed.items()}
     if config.size is None and isinstance(known.get("size"), int):
         changes["size"] = known["size"]
     rate, alike = known.get("learning_rate"), known.get("optimizer") == config.optimizer
@@ -52,6 +57,15 @@ def as_started(config: RunConfig) -> RunConfig:
     if known and known.get("weights") is None and not config.freeze:
         changes |= {name: known.get(name, value) for name, value in EARLIER.items() if config.is_auto(name)}
     return config.with_changes(**changes)
+
+
+def require_data(config: RunConfig) -> None:
+    """ValueError where `config`, which was told of no data, would go on from a run with data of another name."""
+    trained_on = _record(config.start, "config").get("data") if config.start is not None else None
+    if trained_on is not None and trained_on != config.data:
+        raise ValueError(
+            f"{config.start} was trained on {trained_on}: say what to go on with, e.g. --data {shlex.quote(trained_on)}"
+        )
 
 
 def start_from(config: RunConfig, images: Tensor, classes: Sequence[str]) -> nn.Module:

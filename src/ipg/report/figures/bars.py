@@ -29,6 +29,16 @@ class Bars:
     intervals: tuple[tuple[Interval | None, ...], ...]
     """Of the shares; None where it is not known on how many images they were measured."""
 
+    def of(self, runs: Sequence[int]) -> Bars:
+        """The given runs alone."""
+        return replace(
+            self,
+            runs=tuple(self.runs[r] for r in runs),
+            series=tuple(self.series[r] for r in runs),
+            shares=tuple(self.shares[r] for r in runs),
+            intervals=tuple(self.intervals[r] for r in runs),
+        )
+
     def take(self, blocks: Sequence[int]) -> Bars:
         """The given blocks alone."""
         return replace(
