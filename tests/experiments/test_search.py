@@ -57,6 +57,8 @@ def values(found: Found) -> list[tuple[Any, ...]]:
         ({"prune": True, "vary": ["epochs"]}, "--prune compares trials epoch by epoch: leave epochs out of --vary"),
         ({"objective": "search"}, "objective 'search' cannot be measured on bars: it has no split search"),
         ({"base": {"pair_builder": "magic"}}, "magic"),
+        ({"base": {"method": "gals"}}, "method 'gals' needs maps of where CLIP looks in training images, and"),
+        ({"base": {"method": "epg"}}, "method 'epg' needs masks of the objects in training images, and there"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_trained(base: RunConfig, changes: dict[str, Any], says: str) -> None:
@@ -69,6 +71,14 @@ def test_a_plan_is_judged_by_what_the_data_have(base: RunConfig) -> None:
     plan = make_plan(base, vary=["learning_rate"], given=["tau"])
     assert (plan.name, plan.objective, plan.trials, plan.sampler) == ("bars-ipg", "worst_group", 100, "tpe")
     assert list(plan.space) == ["alpha", "margin", "learning_rate"]
+
+
+def test_what_the_trials_will_be_is_what_has_to_fit(base: RunConfig) -> None:
+    """Not what they begin from: NCM takes pixels, which are one of three networks to choose from."""
+    plan = make_plan(base.with_changes(method="ncm"), vary=["model=small_cnn,linear,mnist_cnn"])
+    assert "model" in plan.space
+    with pytest.raises(ValueError, match="method 'ncm' trains a head on frozen features"):
+        make_plan(base.with_changes(method="ncm"), vary=["model=mnist_cnn,small_cnn"])
 
 
 # -- real trials -------------------------------------------------------------------------------------------------------

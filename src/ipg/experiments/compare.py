@@ -20,12 +20,11 @@ from ipg.experiments.store import Store, read_rows
 from ipg.experiments.study import ELSEWHERE, Study, Trial, own_options
 from ipg.files import write_json
 from ipg.methods import method_class, parse_options
-from ipg.training.assembly import Assembly
-from ipg.training.device import own_randomness, resolve_device
-from ipg.training.distributed import Team
+from ipg.training.device import resolve_device
 from ipg.training.engine import resolve
 from ipg.training.folder import FILES, read_json, same_setting
-from ipg.training.materials import Materials, gather
+from ipg.training.materials import Materials
+from ipg.training.readiness import get_ready
 
 __all__ = ["SPLIT", "Facts", "UnfitError", "as_called", "comparison", "examine", "keep_record", "own_settings"]
 
@@ -168,7 +167,7 @@ def examine(study: Study) -> Facts:
     digests: dict[str, str] = {}
     for trial in trials:
         try:
-            ready = _get_ready(trial, table)
+            ready = get_ready(trial.config, table, ("validation", SPLIT))
             if not digests or (ready.pairs is not None and "pairs" not in digests) or ready.masks is not None:
                 digests = _digests(ready, trial.method) | digests
             materials = ready if materials is None or materials.pairs is None else materials
@@ -277,17 +276,6 @@ def _differing(
 def _in_effect(settings: Mapping[str, Any], name: str) -> list[Any]:
     """A setting of all, or of a method, `METHOD.NAME`, which has that of all where it has none of its own; if known."""
     return [settings[known] for known in (name, name.rpartition(".")[2]) if known in settings][:1]
-
-
-def _get_ready(trial: Trial, table: ImageTable) -> Materials:
-    """All that comes before the first step of a trial, on the CPU; a ValueError says why it cannot be."""
-    builder = "random" if trial.config.pair_builder == "closest" else trial.config.pair_builder  # which trains
-    plain = trial.config.with_changes(device="cpu", engine="eager", precision="fp32", pair_builder=builder)
-    place = torch.device("cpu")
-    with own_randomness(place):
-        materials = gather(plain, table=table)
-        Assembly(plain, materials, place, ("validation", SPLIT), Team()).method.close()
-    return materials
 
 
 def _digests(materials: Materials, method: str) -> dict[str, str]:

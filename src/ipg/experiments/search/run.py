@@ -12,28 +12,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from rich.console import Console
 
 from ipg.config import RunConfig
 from ipg.experiments.attempt import Ended, Job, RunTrial
 from ipg.experiments.runner import ending, place, terminable, until
-from ipg.experiments.search.objective import choose_objective, readable, split_of
+from ipg.experiments.search.objective import Objective, choose_objective, readable, split_of
 from ipg.experiments.search.plan import Plan, Sampler
 from ipg.experiments.search.postgres import speaking_clearly
 from ipg.experiments.search.result import Found
-from ipg.experiments.search.space import gather_space, warn_of_pace
+from ipg.experiments.search.space import configure, ends, gather_space, warn_of_pace
 from ipg.experiments.search.storage import JOURNAL, begun, open_storage
 from ipg.experiments.search.study import Ledger
-from ipg.experiments.search.trial import SearchTrial, run_search_trial
+from ipg.experiments.search.trial import SearchTrial, run_search_trial, trial_splits
 from ipg.experiments.search.view import SearchView
 from ipg.experiments.store import Store, read_rows
+from ipg.methods.space import Range
 from ipg.training.device import resolve_device
 from ipg.training.materials import gather
+from ipg.training.readiness import get_ready
 from ipg.training.start import as_started
 from ipg.words import number_of
 
@@ -87,7 +90,31 @@ def make_plan(
     warn_of_pace(base, space)
     materials = gather(base, table=readable(base))
     chosen = choose_objective(materials.table, objective, held_out=materials.held_out is not None)
+    _check_fit(base, space, chosen)
     return Plan(name or f"{base.data}-{base.method}", base, space, chosen, trials, sampler, prune)
+
+
+def _check_fit(base: RunConfig, space: Mapping[str, Range], objective: Objective) -> None:
+    """What a trial would say before its first step, where no names and neither ends of the ranges fit these data."""
+    tried = {name: _telling(ends(range_)) for name, range_ in space.items()}
+    refused: list[Exception] = []
+    for number in range(max(map(len, tried.values()))):
+        config = configure(base, {name: values[min(number, len(values) - 1)] for name, values in tried.items()})
+        try:
+            table = readable(config)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", category=UserWarning)  # trials give theirs
+                get_ready(config, table, trial_splits(table, split_of(objective)))
+        except (ValueError, ImportError, OSError) as error:
+            refused.append(error)
+        else:
+            return
+    raise refused[0]
+
+
+def _telling(values: Sequence[Any]) -> Sequence[Any]:
+    """All names, such as those of networks, and of numbers the first and the last."""
+    return values if any(isinstance(value, str) for value in values) else (values[0], values[-1])
 
 
 def search(

@@ -14,7 +14,7 @@ from ipg.methods.options import option_defaults, parse_options
 from ipg.methods.space import Choice, LogUniform, Range, Uniform, Whole, ZeroOr
 from ipg.words import did_you_mean
 
-__all__ = ["COMMON", "configure", "describe", "gather_space", "warn_of_pace"]
+__all__ = ["COMMON", "configure", "describe", "ends", "gather_space", "warn_of_pace"]
 
 COMMON: Mapping[str, Range] = {
     "learning_rate": LogUniform(1e-5, 1e-2),
@@ -68,7 +68,7 @@ def warn_of_pace(base: RunConfig, space: Mapping[str, Range]) -> None:
     """Warn once, in place of trial by trial, where every * alpha is more than 1 in some trials."""
     if "alpha" not in method_class(base.method).space:
         return
-    alphas, paces = (_ends(space[name]) if name in space else [getattr(base, name)] for name in ("alpha", "every"))
+    alphas, paces = (ends(space[name]) if name in space else [getattr(base, name)] for name in ("alpha", "every"))
     alpha, every = max(alphas), max([pace for pace in paces if pace != "auto"], default=1)
     if every > 1 and every * alpha > 1:
         warnings.warn(
@@ -113,7 +113,7 @@ def _paced(alpha: Range, base: RunConfig, space: Mapping[str, Range]) -> Range:
     return Uniform(min(alpha.low, high / 5), high)
 
 
-def _ends(range_: Range) -> list[Any]:
+def ends(range_: Range) -> list[Any]:
     """The values of a choice, or the ends of a range."""
     return list(range_.values) if isinstance(range_, Choice) else [range_.low, range_.high]
 
@@ -156,5 +156,5 @@ def _value(text: str) -> Any:
 
 def _check(base: RunConfig, name: str, range_: Range) -> None:
     """ValueError where the setting cannot have the values at the ends of its range."""
-    for value in _ends(range_):
+    for value in ends(range_):
         configure(base, {name: value})

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from ipg.config import RunConfig
+from ipg.data.table import ImageTable
 from ipg.experiments.search.objective import Objective, group_mean, readable, value_of
 from ipg.experiments.study import ELSEWHERE, Trial
 from ipg.guidance import CollapseError, NonFiniteError
@@ -20,7 +21,7 @@ from ipg.training.loop import Outcome, settled, train
 from ipg.training.materials import gather
 from ipg.training.provenance import provenance
 
-__all__ = ["WORST", "SearchTrial", "in_percent", "in_words", "limits", "run_search_trial"]
+__all__ = ["WORST", "SearchTrial", "in_percent", "in_words", "limits", "run_search_trial", "trial_splits"]
 
 WORST = 0.0
 """The value of settings with which training collapses or runs into NaN: no accuracy is below it."""
@@ -89,7 +90,7 @@ def run_search_trial(
         raise TypeError(f"expected a SearchTrial, got a {type(trial).__name__}")
     config, objective = trial.config, trial.objective
     materials = gather(config, table=readable(config))
-    splits = list(dict.fromkeys([*({"validation"} & set(materials.table.splits)), metrics_split]))
+    splits = trial_splits(materials.table, metrics_split)
     watcher = _Watcher(trial, folder, tell)
     try:
         with warnings.catch_warnings():
@@ -115,6 +116,11 @@ def run_search_trial(
         "seconds": rows[-1]["seconds"] if rows else 0.0,
         **provenance(resolve_device(config.device)),
     }
+
+
+def trial_splits(table: ImageTable, metrics_split: str) -> list[str]:
+    """What a trial is evaluated on."""
+    return list(dict.fromkeys([*({"validation"} & set(table.splits)), metrics_split]))
 
 
 def _worth(trial: SearchTrial, outcome: Outcome, split: str) -> dict[str, Any]:
