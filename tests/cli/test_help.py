@@ -78,6 +78,7 @@ def test_every_verb_has_help_with_an_example(ipg, verb: str, flag: str) -> None:
     assert "Examples" in done.out
     assert f" ipg {verb}" in done.out.partition("Examples")[2]
     assert max(map(len, done.out.splitlines())) <= 80
+    assert re.findall(r"\w…", done.out) == []  # no word is cut off
     assert done.err == ""
 
 

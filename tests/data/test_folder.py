@@ -204,7 +204,7 @@ def test_all_that_is_wrong_with_a_table_is_said_at_once(table, photos: Path) -> 
         "line 2: there is no image 'cat/none.jpg' in",
         "line 3: '../../secret.jpg' is not inside",
         "; paths are relative to the folder of the table, or to --data-path, and may not lead out of it",
-        "line 4: no label",
+        "line 4: no label; fill it in, or leave the row out",
         "line 6: no path",
         "line 7: split is 'holdout', expected train, validation, test",
         "line 7: 'dog/05.jpg' is there already",

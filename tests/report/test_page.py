@@ -10,6 +10,7 @@ import torch
 
 from ipg.report.html import GENERATOR, check_page
 from ipg.report.page import Flip, Look, PageData, render, write
+from ipg.report.views import PairAnswers
 
 NAN = float("nan")
 HOSTILE = '</td></figure><script>alert("1")</script><img src=https://example.org/x.png onerror=alert(1)>'
@@ -120,6 +121,18 @@ def test_the_first_screen_says_whether_it_helped(page, run, worst: float, told: 
     text = Reader(render(page(runs=[run(), run("Guided (IPG)", "after", 1.0, worst)], looks=[], flips=[]))).text
     assert told in text
     assert text.index(told) < text.index("right in the worst group")
+
+
+def test_without_groups_held_out_pairs_say_whether_it_helped(page, run) -> None:
+    """Where the shortcut holds in the test images, losing it costs accuracy, and that is no harm."""
+    plain = replace(run(red=1.0, green=1.0), pairs=PairAnswers(100, 90, 10))
+    guided = replace(run("Guided (IPG)", "after", 0.9, 0.9), pairs=PairAnswers(100, 5, 90))
+    text = Reader(render(page(runs=[plain, guided], grouped=False, looks=[], flips=[]))).text
+    told = "the share of held-out pairs with both answers right gained 80.0 points (95 % interval +69.5 to +86.3), the"
+    assert "Guidance helped: " + told in text
+    assert "the average lost 10.0 points." in text
+    silent = page(runs=[plain, replace(guided, pairs=None)], grouped=False, looks=[], flips=[])
+    assert 'class="verdict"' not in render(silent)
 
 
 def test_harm_is_called_harm_and_what_cannot_be_compared_is_not(page, run) -> None:

@@ -90,6 +90,12 @@ def test_the_network_that_suits_the_images(table: ImageTable, size: int, name: s
     assert module.suited_model(replace(table, images=images)) == name
 
 
+def test_photographs_need_a_network_that_is_named_or_to_be_small(table: ImageTable) -> None:
+    images = torch.zeros(len(table), 3, 64, 64, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=r"images of 64 pixels need .* e\.g\. --model resnet50 .*: --size 32$"):
+        module.suited_model(replace(table, images=images))
+
+
 def test_unknown_names(settings: Make, table: ImageTable) -> None:
     for changes, message in [
         ({"method": "quack"}, "there is no method 'quack'"),

@@ -216,7 +216,7 @@ def _parameter(name: str, panel: str) -> inspect.Parameter:
         flags = f"{flag}/--no-{flag.removeprefix('--')}" if plain is bool else flag
         parts = [part for part in get_args(kind) or (kind,) if part is not type(None)]
         kinds = [name for part in parts for name in get_args(part) or (part.__name__,)]
-        metavar = None if plain is bool else f"<{' or '.join(kinds)}>"
+        metavar = None if plain is bool else f"<{kinds[0]}>" if len(kinds) == 1 else "<value>"  # narrow: the text tells
         option = typer.Option(flags, help=text, rich_help_panel=panel, show_default=False, metavar=metavar)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, option]

@@ -87,7 +87,7 @@ def _read_table(place: Path, home: Path, reading: Reading) -> Listing:
     for role in ("label", "attribute", "group", "environment"):
         cells = columns[roles[role]] if role in roles else []
         empty = [row for row, text in enumerate(cells) if not text]
-        problems += [f"{columns.where(row)}: no {roles[role]}" for row in empty]
+        problems += [f"{columns.where(row)}: no {roles[role]}; fill it in, or leave the row out" for row in empty]
         wrong.update(empty)
     for row, text in enumerate(columns.values.get("split", [])):
         if text.lower() not in SPLIT_NAMES:

@@ -94,7 +94,7 @@ def render(data: PageData) -> str:
         data=data,
         group=group,
         headline=headline(two, [slots[i] for i in chosen]),
-        verdict=verdict(two, bars.of(chosen), group=group) if data.same_images else "",
+        verdict=verdict(two, bars.of(chosen), grouped=data.grouped) if data.same_images else "",
         cards=[card(data.runs[i], i, slots[i], bars) for i in chosen],
         constant=[run for run in data.runs if is_constant(run.metrics)],
         left_out={

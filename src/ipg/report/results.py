@@ -43,29 +43,36 @@ def headline(runs: Sequence[RunView], slots: Sequence[str]) -> dict[str, object]
     }
 
 
-def verdict(runs: Sequence[RunView], bars: Bars, *, group: str = "group") -> str:
-    """Whether guidance helped, in a sentence: worst group after less worst group before, and the averages.
+def verdict(runs: Sequence[RunView], bars: Bars, *, grouped: bool = True) -> str:
+    """Whether guidance helped, in a sentence, by the worst group and the average.
+
+    Where no group is known a shortcut may hold in the test images, too: there held-out pairs decide.
 
     Args:
         runs: the one before and the one after; of others nothing is said.
         bars: their accuracy by group, a row each.
-        group: what a group is called.
+        grouped: whether groups are known.
     """
-    worst = [block for row in range(len(bars.runs)) if (block := _worst(bars, row)) is not None]
-    counts = [count for block in worst if (count := bars.counts[block])]
-    if (
-        [run.role for run in runs] != ["before", "after"]
-        or len(counts) != 2
-        or any(is_constant(r.metrics) for r in runs)
-    ):
+    if [run.role for run in runs] != ["before", "after"] or any(is_constant(run.metrics) for run in runs):
         return ""
-    before, after = (bars.shares[row][block] or 0.0 for row, block in enumerate(worst))
-    low, high = difference((round(after * counts[1]), counts[1]), (round(before * counts[0]), counts[0]))
+    shares = ("the worst group", "test images"), ("the share of held-out pairs with both answers right", "pairs")
+    what, of = shares[0 if grouped else 1]
+    counted = _worst_counted(bars) if grouped else [(r.pairs.both_right, r.pairs.total) for r in runs if r.pairs]
+    if len(counted) != 2:
+        return ""
+    (before, m), (after, n) = counted
+    low, high = difference((round(after), n), (round(before), m))
     clear = "Guidance helped" if low > 0 else "Guidance did harm" if high < 0 else "No clear difference"
-    told = f"{clear}: the worst {group} {_moved(after - before)} (95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
-    told += ")" if low > 0 or high < 0 else f", of {listed(sorted(set(counts)))} test images)"
+    told = f"{clear}: {what} {_moved(after / n - before / m)} (95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+    told += ")" if low > 0 or high < 0 else f", of {listed(sorted({m, n}))} {of})"
     averages = [value for run in runs if (value := average(run)) is not None]
     return f"{told}, the average {_moved(averages[1] - averages[0])}." if len(averages) == 2 else f"{told}."
+
+
+def _worst_counted(bars: Bars) -> list[tuple[float, int]]:
+    """How many images of its worst group each run has right, and how many there are; of runs where that is known."""
+    worst = [(row, block) for row in range(len(bars.runs)) if (block := _worst(bars, row)) is not None]
+    return [(share * n, n) for row, b in worst if (share := bars.shares[row][b]) is not None and (n := bars.counts[b])]
 
 
 def _moved(points: float) -> str:

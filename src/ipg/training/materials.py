@@ -187,7 +187,7 @@ def suited_model(table: ImageTable) -> str:
     if size >= PHOTOGRAPH:
         raise ValueError(
             f"images of {size} pixels need a network of their kind: name one of timm's and its weights, e.g. "
-            f"--model resnet50 --weights pretrained"
+            f"--model resnet50 --weights pretrained; for a first look a small network of our own does: --size 32"
         )
     return "small_cnn" if size < 28 else "mnist_cnn"
 

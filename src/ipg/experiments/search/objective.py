@@ -96,7 +96,7 @@ def _obstacle(table: ImageTable, objective: str, *, held_out: bool) -> str | Non
     if not _count(table, "validation"):
         return "it has no validation images"
     if objective == "pairs":
-        return None if held_out else "there are no held-out pairs"
+        return None if held_out else "there are no held-out pairs (`ipg pairs build … --split validation` makes some)"
     present = table.part("validation").group.unique()  # type: ignore[no-untyped-call]
     if len(table.attributes) < 2 or len(present) < len(table.group_names):
         return "its validation images are not of all groups"
