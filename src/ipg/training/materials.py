@@ -227,8 +227,8 @@ def _pairs(config: RunConfig, table: ImageTable, wanted: Mapping[str, int]) -> d
         if "train" in counts:
             raise ValueError(
                 f"{table.name}: {config.method} needs pairs; pairs cannot be made by swapping colours of images with "
-                f"{table.images.shape[1]} channels. Make them with `ipg pairs build` and give their folder as --pairs; "
-                f"in Python also pairs=ipg.Pairs(first, second, label)"
+                f"{table.images.shape[1]} channels; make them with `ipg pairs build` and give their folder as --pairs, "
+                f"or in Python pairs=ipg.Pairs(first, second, label)"
             )
         return {}  # plain training, and nothing to measure disagreement on
     known = _oracle_features(config, table, list(counts)) if counts and config.pair_builder == "closest" else {}
