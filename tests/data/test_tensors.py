@@ -65,6 +65,23 @@ def test_a_split_may_be_any_torch_data_set_with_a_length() -> None:
 
 
 @pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        (["cat", "dog", "owl"], ("cat", "dog", "owl")),
+        (["cat", "dog", "owl", "yak"], ("cat", "dog", "owl")),  # the last has no image
+        (["cat", "dog"], ("0", "1", "2")),
+        (["cat", "dog", "dog"], ("0", "1", "2")),
+        ("cat", ("0", "1", "2")),
+    ],
+)
+def test_classes_have_the_names_that_a_data_set_gives_them(names: Any, classes: tuple[str, ...]) -> None:
+    items = Items(*((image, int(label)) for image, label in zip(IMAGES, LABEL, strict=True)))
+    items.classes = names  # type: ignore[attr-defined]
+    assert table_of({"train": items, "test": (IMAGES, LABEL)}).classes == classes
+    assert table_of({"train": Subset(Subset(items, range(len(items))), range(len(items)))}).classes == classes
+
+
+@pytest.mark.parametrize(
     ("split", "message"),
     [
         (Items((IMAGES[0], 0), (IMAGES[0, :, :1], 1)), "the items of train .Items. must be .*tensors of one shape"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from ipg.data.errors import DataError
 from ipg.data.splits import SPLIT_NAMES, SPLITS
@@ -27,7 +27,8 @@ def table_of(data: Mapping[str, Sequence[Any]], name: str = "tensors") -> ImageT
 
     Images (N, C, H, W) are bytes, or floats from 0 to 1, which become bytes. A third tensor holds the attributes, what
     must not matter, a fourth the environments, where images come from. All are numbered from 0 and named by their
-    numbers. A split may also be a torch data set of such items, which is read once.
+    numbers. A split may also be a torch data set of such items, which is read once; classes have the names that the one
+    to train on gives them, as torchvision's do.
 
     Raises:
         DataError: there is no split to train on, or what a split holds does not fit together.
@@ -61,7 +62,7 @@ def table_of(data: Mapping[str, Sequence[Any]], name: str = "tensors") -> ImageT
         environment=rest[1] if len(rest) > 1 else torch.zeros_like(label),
         content=label,
         splits=splits,
-        classes=_numbered(label),
+        classes=_named(given["train"], label),
         attributes=_numbered(attribute) if rest else ("all",),
     )
 
@@ -134,6 +135,16 @@ def _columns(split: str, given: Any) -> list[Any]:
             f"the items of {split} ({type(given).__name__}) must be (image, label), with tensors of one shape as "
             f"images: {error}"
         ) from None
+
+
+def _named(given: Any, label: Tensor) -> tuple[str, ...]:
+    """The classes by the names that a data set has for them, else by their numbers."""
+    while isinstance(given, Subset):
+        given = given.dataset
+    numbers, names = _numbered(label), getattr(given, "classes", None)
+    if isinstance(names, list | tuple) and len(set(names)) == len(names) >= len(numbers):
+        return tuple(map(str, names[: len(numbers)]))
+    return numbers
 
 
 def _numbered(column: Tensor) -> tuple[str, ...]:
