@@ -16,7 +16,7 @@ from campaign.bars import halves
 from ipg.config import EARLIER, ConfigError, RunConfig
 from ipg.data import load
 from ipg.data.table import ImageTable
-from ipg.experiments.compare import UnfitError, as_called, comparison, examine, keep_record, own_settings
+from ipg.experiments.compare import RECORD, UnfitError, as_called, comparison, examine, keep_record, own_settings
 from ipg.experiments.study import Study
 from ipg.methods.masked import Masked
 from ipg.training import loop
@@ -226,9 +226,13 @@ def test_methods_with_pairs_or_masks_join_those_without_and_leave_again(
     config: RunConfig, make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(Masked, "regions", lambda *_: halves(make_table(seed=0)))
+    tables = set()
     for methods in (["erm"], ["erm", "ipg"], ["erm", "ipg", "epg"], ["gals_mask", "erm"], ["jtt"]):
         study = comparison(config, methods, [0], {})
         keep_record(study, examine(study), tmp_path)
+        record = json.loads((tmp_path / RECORD).read_text(encoding="utf-8"))
+        tables |= {record[trial.key]["table"] for trial in study.trials}
+    assert len(tables) == 1
 
 
 @pytest.mark.parametrize("methods", [["ipg", "erm"], ["jtt", "erm"], ["ipg"]])
