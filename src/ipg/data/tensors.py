@@ -138,12 +138,16 @@ def _columns(split: str, given: Any) -> list[Any]:
 
 
 def _named(given: Any, label: Tensor) -> tuple[str, ...]:
-    """The classes by the names that a data set has for them, else by their numbers."""
+    """The classes by the names that a data set has for them, else by their numbers.
+
+    Names of another number of classes, or before labels are changed, may be those of other labels.
+    """
     while isinstance(given, Subset):
         given = given.dataset
-    numbers, names = _numbered(label), getattr(given, "classes", None)
-    if isinstance(names, list | tuple) and len(set(names)) == len(names) >= len(numbers):
-        return tuple(map(str, names[: len(numbers)]))
+    numbers, names = _numbered(label), getattr(given, "classes", ())
+    unchanged = getattr(given, "target_transform", None) is None
+    if unchanged and isinstance(names, list | tuple) and len({*map(str, names)}) == len(names) == len(numbers):
+        return tuple(map(str, names))
     return numbers
 
 
