@@ -70,6 +70,12 @@ def test_an_address_without_credentials(address: str, shown: str) -> None:
     assert mask(address) == shown
 
 
+def test_a_search_in_a_file_needs_nothing_of_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlalchemy.exc", None)
+    with pytest.raises(KeyError, match="as it was"), speaking_clearly(None):
+        raise KeyError("as it was")
+
+
 @pytest.mark.parametrize("error", [sqlalchemy.exc.OperationalError, sqlalchemy.exc.ProgrammingError])
 def test_trouble_with_a_database_gives_nothing_away(error: type[sqlalchemy.exc.DBAPIError]) -> None:
     inner = Exception(f'FATAL: password authentication failed for user "bob" (s3cr@t, s3cr%40t, hidden) {SECRET}\nmore')

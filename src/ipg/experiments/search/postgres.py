@@ -35,14 +35,15 @@ def mask(address: str) -> str:
 @contextmanager
 def speaking_clearly(address: str | None) -> Iterator[None]:
     """Let trouble with the database at `address` end in one line that gives nothing of its credentials away."""
+    if address is None:  # a search in a file, which needs nothing of databases
+        yield
+        return
     import sqlalchemy.exc
     from optuna.exceptions import StorageInternalError
 
     try:
         yield
     except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError) as error:
-        if address is None:
-            raise
         cause = getattr(error, "orig", None) or error.__cause__ or error
         cause = getattr(cause, "orig", None) or cause
         raise ValueError(f"the database {mask(address)} cannot be used: {_unsaid(cause, address)}") from None
