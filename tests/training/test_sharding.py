@@ -259,7 +259,8 @@ def test_states_are_whole_in_files_and_in_shards_again(device: torch.device, kin
     example = torch.rand(1, 2, 28, 28, dtype=torch.float64)
     plain = small("small_vit").to(device, torch.float64)
     shards = sharded(copy.deepcopy(plain), example, device, bf16=False)
-    images, label = example.new_empty(4, 2, 28, 28).uniform_().to(device), torch.tensor([0, 1, 1, 0], device=device)
+    images = torch.rand(4, 2, 28, 28, dtype=torch.float64, device=device)
+    label = torch.tensor([0, 1, 1, 0], device=device)
     states: list[dict[str, Any]] = []
     for model in (plain, shards):
         optimizer = make_optimizer(model, config, device)
