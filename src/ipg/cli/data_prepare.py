@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ipg.cli.errors import clear, help_without_command
+from ipg.cli.progress import bar
 
 __all__ = ["app"]
 
@@ -54,7 +53,7 @@ def waterbirds(
     """
     from ipg.data.prepare_waterbirds import prepare
 
-    with _bar("birds") as show:
+    with bar("birds") as show:
         where = prepare(cub, places, output, correlation=correlation, seed=seed, progress=show)
     names = {1.0: "waterbirds100", 0.95: "waterbirds95"}
     typer.echo(f"made: ipg data check {names.get(correlation, 'waterbirds')} --data-path {shlex.quote(str(where))}")
@@ -72,18 +71,6 @@ def celeba(
     """
     from ipg.data.prepare_celeba import prepare
 
-    with _bar("images") as show:
+    with bar("images") as show:
         where = prepare(archives, output, progress=show)
     typer.echo(f"made: ipg data check celeba --data-path {shlex.quote(str(where))}")
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal; gives the function to tell it with."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console()
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
