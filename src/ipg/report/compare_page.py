@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ipg.evaluation.confidence import BINS
 from ipg.evaluation.spread import Spread
-from ipg.experiments.tables.text import origin
+from ipg.experiments.tables.text import origin, seeds_of
 from ipg.report import figures
 from ipg.report.caveats import caveats
 from ipg.report.compared import Comparison, MethodRows
@@ -141,7 +141,6 @@ def _card(method: MethodRows, group: str) -> dict[str, str]:
 def _line(comparison: Comparison, method: MethodRows) -> dict[str, object]:
     """A method in the table: its metrics, its time and its seeds."""
     times, seconds = comparison.times(method), method.spread("seconds")
-    seeds = f"{len(method.rows)}" + (f" of {len(comparison.seeds)}" if len(method.rows) < len(comparison.seeds) else "")
     return {
         "name": method.name,
         "series": method.series,
@@ -150,7 +149,7 @@ def _line(comparison: Comparison, method: MethodRows) -> dict[str, object]:
         "times": "–" if times is None else f"{times.mean:.2f}",
         "times_span": "" if times is None or times.interval is None else _plain_span(times),
         "seconds": duration(seconds.mean if seconds else None),
-        "seeds": seeds,
+        "seeds": seeds_of(len(method.rows), len(comparison.seeds)),
     }
 
 

@@ -22,7 +22,7 @@ from ipg.experiments.search.result import origin_of
 from ipg.experiments.search.trial import WORST
 from ipg.experiments.store import read_rows
 from ipg.experiments.tables.rows import check_provenance
-from ipg.experiments.tables.text import commit_text, origin
+from ipg.experiments.tables.text import NONE, commit_text, origin, share
 from ipg.words import number_of
 
 __all__ = [
@@ -35,7 +35,6 @@ VARIED = ("learning_rate", "epochs")
 """Beside the space of the method itself."""
 SEED = 100
 PAPER = "paper"
-NONE = "–"
 PAPERS_TRIALS = 100
 """Of the paper's own search, on each data set."""
 
@@ -140,8 +139,7 @@ def search_table(reproduction: Reproduction, folder: Path) -> Table:
         data = title_of(shared()["quick"]["data"][dataset] if reproduction.quick else dataset)
         done = "" if settings else _in_vain(ours, folder / dataset)
         values = {name: settings.get(name) for name in SETTINGS}
-        told = NONE if score is None else f"{100 * score:.1f}"
-        lines.append((data, whose, *map(in_short, values.values()), in_short(trials), told, done))
+        lines.append((data, whose, *map(in_short, values.values()), in_short(trials), share(score), done))
         named = {name.replace("_", " "): value for name, value in values.items()}
         records.append(
             {

@@ -12,7 +12,7 @@ from ipg.experiments.reproduce.cells import Table
 from ipg.experiments.reproduce.plan import Reproduction, shared, title_of
 from ipg.experiments.reproduce.rows import Measured
 from ipg.experiments.tables.study import METRICS as SHARES
-from ipg.experiments.tables.text import collapse_text, commit_text, origin
+from ipg.experiments.tables.text import NONE, collapse_text, commit_text, figure_text, origin, seeds_of
 
 __all__ = ["FACTORS", "METRICS", "RULES", "quick_note", "table_of"]
 
@@ -31,7 +31,6 @@ RULES = {
 LEAST = {"task_loss": "least of all epochs"}
 """Metrics that are of no kept epoch, and of which one they are."""
 LAST_EPOCH = " *Last epoch*: at the end of training, whichever is kept."
-NONE = "–"
 
 
 def table_of(reproduction: Reproduction, measured: Sequence[Measured]) -> Table:
@@ -119,7 +118,7 @@ def _compared(found: Measured, metric: str, *, last: bool, quoted: bool) -> list
     return [
         _ours(ours, metric) + (f" ({ours.count})" if ours is not None and _of_fewer(found, ours) else ""),
         *([_ours(_last(found, metric), metric)] if last else []),
-        *([_published(figure), _difference(ours, figure, metric)] if quoted else []),
+        *([figure_text(figure), _difference(ours, figure, metric)] if quoted else []),
     ]
 
 
@@ -147,12 +146,6 @@ def _ours(ours: Spread | None, metric: str) -> str:
     return f"{scale * ours.mean:.{digits}f}{deviation}"
 
 
-def _published(figure: Figure | None) -> str:
-    if figure is None:
-        return NONE
-    return f"{figure.mean:.1f}" + ("" if figure.spread is None else f" ± {figure.spread:.1f}")
-
-
 def _difference(ours: Spread | None, figure: Figure | None, metric: str) -> str:
     if ours is None or figure is None:
         return NONE
@@ -166,7 +159,7 @@ def _asked(found: Measured) -> int:
 
 def _source(found: Measured) -> list[str]:
     count, asked = len(found.seeds), _asked(found)
-    seeds = NONE if not asked else str(count) if count == asked else f"{count} of {asked}"
+    seeds = seeds_of(count, asked) if asked else NONE
     if not found.rows:
         return [seeds, NONE, NONE, NONE, _why(found)]
     hardware = " and ".join(dict.fromkeys(row["hardware"] for row in found.rows))

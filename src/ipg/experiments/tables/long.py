@@ -19,6 +19,7 @@ from ipg.experiments.tables.text import (
     origin,
     percent,
     restarts_text,
+    seconds_text,
     seeds_text,
     share,
     short,
@@ -140,7 +141,7 @@ def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
                 *([_titled(arm)] if several else []),
                 *(str(arm.setting(name)) for name in varying),
                 *(seeds_text(arm), percent(_worth(arm, metric)), share(disagreement.mean if disagreement else None)),
-                *(NONE if arm.seconds is None else f"{arm.seconds:.1f}", ", ".join(marks)),
+                *(seconds_text(arm), ", ".join(marks)),
             ]
         )
     what = {"average": "accuracy", "worst_group": "worst group", "pairs": "accuracy × pairs that agree"}[metric]

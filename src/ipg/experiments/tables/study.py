@@ -19,6 +19,7 @@ from ipg.experiments.tables.text import (
     commit_text,
     figure_text,
     origin,
+    percent,
     seeds_of,
     unmeasured_text,
     words,
@@ -341,11 +342,6 @@ def _all_of(rows: Iterable[Row], name: str) -> tuple[str, ...]:
 
 def _text(found: Spread | None) -> str:
     """`72.8 ± 0.5 (72.5 to 73.1)`."""
-    if found is None:
-        return NONE
-    text = f"{100 * found.mean:.1f}" + ("" if found.deviation is None else f" ± {100 * found.deviation:.1f}")
-    return (
-        text
-        if found.interval is None
-        else f"{text} ({100 * found.interval.low:.1f} to {100 * found.interval.high:.1f})"
-    )
+    if found is None or found.interval is None:
+        return percent(found)
+    return f"{percent(found)} ({100 * found.interval.low:.1f} to {100 * found.interval.high:.1f})"
