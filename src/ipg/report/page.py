@@ -109,18 +109,18 @@ def render(data: PageData) -> str:
         ],
         pair_share=percent(data.pair_count / data.train_count) if data.train_count else None,
         tiles=figures.pair_grid_data(data.pairs).tiles,
-        bars=[inline(svg) for part in _columns(bars) if (svg := figures.draw_bars(part, legend=False))],
+        bars=[inline(svg) for part in _columns(bars) if (svg := figures.draw_bars(part))],
         table=list(table(data.runs, bars, group=group)),
         pair_bars=[
             inline(svg)
             for b, name in enumerate(("changes", "right"))
-            if (svg := figures.draw_bars(pair_bars.take([b]), name=name, legend=False))
+            if (svg := figures.draw_bars(pair_bars.take([b]), name=name))
         ],
         pair_runs=[
             {"name": name, "folder": folders.get(name, ""), "series": slot}
             for name, slot in zip(pair_bars.runs, pair_bars.series, strict=True)
         ],
-        curves=[inline(figures.draw_curves(panel, legend=False)) for panel in curves],
+        curves=[inline(figures.draw_curves(panel)) for panel in curves],
         refits=any(line.refit for panel in curves for line in panel.lines),
         flips=[_flip(flip, data.runs) for flip in data.flips],
         flip_counts=_flip_counts(data.flips, two),

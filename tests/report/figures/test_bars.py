@@ -74,24 +74,24 @@ def test_pair_bars_data_of_runs_that_were_not_asked_or_on_other_pairs(run) -> No
 def test_bars_are_as_long_as_the_accuracy() -> None:
     none = ((None, None),) * 2
     data = Bars("Bars", ("p", "q"), ("before", "after"), ("a", "b"), (10, 20), ((1.0, 0.25), (0.5, None)), none)
-    svg = figures.draw_bars(data, width=260, legend=False)  # 100 % is 200 pixels
-    assert bar_lengths(svg, "before") == pytest.approx([200, 50])
-    assert bar_lengths(svg, "after") == pytest.approx([100])
-    assert bar_lengths(svg, "track") == pytest.approx([200] * 4)
+    svg = figures.draw_bars(data)  # 100 % is 340 pixels
+    assert bar_lengths(svg, "before") == pytest.approx([340, 85])
+    assert bar_lengths(svg, "after") == pytest.approx([170])
+    assert bar_lengths(svg, "track") == pytest.approx([340] * 4)
     assert words(svg) == ["a", "n = 10", "100.0\xa0%", "50.0\xa0%", "b", "n = 20", "25.0\xa0%", "–"]
 
 
 def test_bars_leave_out_groups_without_a_number() -> None:
     data = Bars("Bars", ("p",), ("before",), ("a", "b"), (10, 0), ((0.5, None),), ((None, None),))
-    assert words(figures.draw_bars(data)) == ["p", "a", "n = 10", "50.0\xa0%"]
+    assert words(figures.draw_bars(data)) == ["a", "n = 10", "50.0\xa0%"]
     assert figures.draw_bars(data.take([1])) == ""
     assert figures.draw_bars(data.take([])) == ""
 
 
 def test_whiskers_span_the_interval() -> None:
     data = Bars("Bars", ("p",), ("before",), ("a",), (10,), ((0.5,),), ((wilson(5, 10),),))
-    svg = figures.draw_bars(data, width=260, legend=False)  # 100 % is 200 pixels
+    svg = figures.draw_bars(data)  # 100 % is 340 pixels
     paths = [path.attrib for path in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}path")]
     lines = [path for path in paths if "stroke: var(--ink" in path["style"]]
     ends = [path["d"].split() for path in lines]
-    assert [float(x) for x in (ends[0][1], ends[0][4])] == pytest.approx([200 * end for end in wilson(5, 10)], abs=0.01)
+    assert [float(x) for x in (ends[0][1], ends[0][4])] == pytest.approx([340 * end for end in wilson(5, 10)], abs=0.01)

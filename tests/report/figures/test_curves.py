@@ -66,6 +66,7 @@ def test_the_last_point_of_a_run_that_was_fitted_anew_is_a_refit(run) -> None:
 )
 def test_curves_are_drawn(lines: tuple[Line, ...]) -> None:
     svg = figures.draw_curves(Panel("disagreement", "Pair disagreement", lines))
-    assert words(svg)[: 1 + len(lines)] == ["Pair disagreement", *(line.run for line in lines)]
+    assert words(svg)[0] == "Pair disagreement"
     assert "Epoch" in words(svg)
+    assert all(f"{line.run} from " in svg for line in lines)
     assert "nan" not in svg.lower()

@@ -8,18 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from ipg.report.figures.drawing import (
-    INK,
-    MUTED,
-    SERIES,
-    bare,
-    canvas,
-    draw_title,
-    fit,
-    style,
-    title_room,
-    to_svg,
-)
+from ipg.report.figures.drawing import INK, MUTED, ROUND, SERIES, WIDE, bare, fit, inset, style, titled, to_svg
 
 __all__ = ["Band", "Bands", "bands_data", "draw_bands"]
 
@@ -74,24 +63,18 @@ def bands_data(
     return Bands(title, across, tuple(bands), line, detail)
 
 
-def draw_bands(data: Bands, *, name: str = "bands", width: int = 520, height: int = 250) -> str:
+def draw_bands(data: Bands, *, name: str = "bands", height: int = 250) -> str:
     """The mean as a line and mean ± deviation as a band for each measure; a dotted line for the level."""
     entries = [(band.name, SERIES[band.series], "-") for band in data.bands]
     if data.line is not None:
         entries.append((data.line[1], INK, ":"))
-    head = title_room(data.detail, width)
-    top, left, right, bottom = head + 12 + 20 * len(entries), 62, 24, 44  # pixels
-    height += head + 20 * len(entries)
     with style():
-        figure, ground = canvas(width, height)
-        draw_title(ground, data.title, data.detail, width)
+        figure, ground, head = titled(data.title, data.detail, WIDE, height + 20 * len(entries))
         for i, (text, colour, dash) in enumerate(entries):
             y = head + 15 + 20 * i
             ground.plot([0, 20], [y, y], color=colour, linewidth=2, linestyle=dash)
-            ground.text(28, y + 4, fit(text, width - 28, 12), color=INK, fontsize=12)
-        axes = figure.add_axes(
-            (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
-        )
+            ground.text(28, y + 4, fit(text, WIDE - 28, 12), color=INK, fontsize=12)
+        axes = inset(figure, left=62, top=head + 12 + 20 * len(entries), right=24, bottom=44)
         for band in data.bands:
             mean, deviation = np.array(band.mean), np.array(band.deviation)
             colour = SERIES[band.series]
@@ -102,7 +85,7 @@ def draw_bands(data: Bands, *, name: str = "bands", width: int = 520, height: in
             axes.axhline(data.line[0], color=INK, linewidth=1.5, linestyle=":")
         axes.set_xlim(data.bands[0].steps[0], data.bands[0].steps[-1])
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=ROUND))
         axes.set_xlabel(data.across, color=MUTED, fontsize=12, labelpad=6)
         bare(axes)
         ends = "; ".join(f"{band.name} from {band.mean[0]:.3g} to {band.mean[-1]:.3g}" for band in data.bands)

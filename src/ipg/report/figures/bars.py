@@ -11,6 +11,9 @@ from ipg.report.views import RunView, group_count, number, percent, series, shar
 
 __all__ = ["Bars", "draw_bars", "group_bars_data", "pair_bars_data"]
 
+WIDTH = 400
+"""In pixels."""
+
 
 @dataclass(frozen=True)
 class Bars:
@@ -95,36 +98,29 @@ def pair_bars_data(runs: Sequence[RunView]) -> Bars:
     )
 
 
-def draw_bars(data: Bars, *, name: str = "bars", width: int = 400, legend: bool = True) -> str:
+def draw_bars(data: Bars, *, name: str = "bars") -> str:
     """A bar a run in every block, the number at its end, a whisker for its interval. Empty where nothing was measured.
 
     Args:
         data: what to draw.
         name: what its ids begin with, so that those of two figures on one page differ.
-        width: in pixels.
-        legend: whether it says which colour is which run.
     """
     shown = [b for b in range(len(data.blocks)) if any(row[b] is not None for row in data.shares)]
     if not shown:
         return ""
     thick, gap, head, between = 14, 5, 22, 16  # pixels
-    entries = list(zip(data.runs, data.series, strict=True)) if legend else []
-    top = 22 * len(entries) + (8 if entries else 0)
     block = head + len(data.runs) * (thick + gap) - gap
-    height = top + len(shown) * (block + between) - between + 2
-    full = width - 60  # length of 100 %
+    height = len(shown) * (block + between) - between + 2
+    full = WIDTH - 60  # length of 100 %
 
     with style():
-        figure, axes = canvas(width, height)
-        for i, (run, slot) in enumerate(entries):
-            bar(axes, 22 * i + 2, 12, 12, SERIES[slot])
-            axes.text(20, 22 * i + 13, fit(run, width - 20, 13), color=INK, fontsize=13)
-        y = top
+        figure, axes = canvas(WIDTH, height)
+        y = 0
         for b in shown:
             count = "" if data.counts[b] is None else f"n = {data.counts[b]:,}"
-            room = width - text_width(count, 12) - 12
+            room = WIDTH - text_width(count, 12) - 12
             axes.text(0, y + 13, fit(data.blocks[b], room, 13, "bold"), color=INK, fontsize=13, fontweight="bold")
-            axes.text(width, y + 13, count, color=MUTED, fontsize=12, ha="right")
+            axes.text(WIDTH, y + 13, count, color=MUTED, fontsize=12, ha="right")
             y += head
             for row, intervals, slot in zip(data.shares, data.intervals, data.series, strict=True):
                 share, interval = row[b], intervals[b]
@@ -134,7 +130,7 @@ def draw_bars(data: Bars, *, name: str = "bars", width: int = 400, legend: bool 
                 if interval is not None:
                     whisker(axes, y + thick / 2, full * interval.low, full * interval.high)
                 colour = MUTED if share is None else INK
-                axes.text(width, y + 11.5, percent(share), color=colour, fontsize=12, ha="right")
+                axes.text(WIDTH, y + 11.5, percent(share), color=colour, fontsize=12, ha="right")
                 y += thick + gap
             y += between - gap
         spoken = "; ".join(

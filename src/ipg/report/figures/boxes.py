@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ipg.report.figures.drawing import (
     INK,
@@ -16,12 +15,13 @@ from ipg.report.figures.drawing import (
     PAPER,
     SERIES,
     TRACK,
+    WIDE,
     bare,
-    canvas,
-    draw_title,
     fit,
+    inset,
+    percent_ticks,
     style,
-    title_room,
+    titled,
     to_svg,
 )
 
@@ -95,7 +95,7 @@ def _box(values: Sequence[float]) -> Box | None:
     return Box(low, first, median, third, high, tuple(values))
 
 
-def draw_boxes(data: Boxes, *, name: str = "boxes", width: int = 520, height: int = 330) -> str:
+def draw_boxes(data: Boxes) -> str:
     """Boxes side by side, whiskers to the extremes, a dot a seed; the published mean ± deviation as a diamond.
 
     Empty where nothing was measured.
@@ -103,24 +103,18 @@ def draw_boxes(data: Boxes, *, name: str = "boxes", width: int = 520, height: in
     if not any(box for series in data.series for box in series.boxes):
         return ""
     quoted = any(data.published)
-    rows = len(data.series) + quoted
+    slots = len(data.series) + quoted
     with style():
-        head = title_room(data.detail, width)
-        top, left, right, bottom = head + 12 + 22 * rows, 58, 12, 48  # pixels
-        height += head + 22 * rows
-        figure, ground = canvas(width, height)
-        draw_title(ground, data.about, data.detail, width)
+        left, right, below = 58, 12, 330 + 22 * slots  # pixels
+        figure, ground, head = titled(data.about, data.detail, WIDE, below)
         for i, series in enumerate(data.series):
             ground.add_patch(Rectangle((2, head + 9 + 22 * i), 12, 12, linewidth=0, color=SERIES[series.series]))
-            ground.text(24, head + 19 + 22 * i, fit(series.name, width - 24, 12), color=INK, fontsize=12)
+            ground.text(24, head + 19 + 22 * i, fit(series.name, WIDE - 24, 12), color=INK, fontsize=12)
         if quoted:
             y = head + 15 + 22 * len(data.series)
             ground.plot([8], [y], marker="D", color=INK, markersize=6)
             ground.text(24, y + 4, PUBLISHED, color=INK, fontsize=12)
-        axes = figure.add_axes(
-            (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
-        )
-        slots = len(data.series) + quoted
+        axes = inset(figure, left, head + 12 + 22 * slots, right, bottom=48)
         wide = 0.8 / slots
         for s, series in enumerate(data.series):
             for c, box in enumerate(series.boxes):
@@ -137,12 +131,11 @@ def draw_boxes(data: Boxes, *, name: str = "boxes", width: int = 520, height: in
             axes.axvline(c - 0.5, color=TRACK, linewidth=1, zorder=0)
         axes.set_xlim(-0.5, len(data.categories) - 0.5)
         axes.set_xticks(range(len(data.categories)), data.categories)
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g}\N{NO-BREAK SPACE}%"))
-        ground.text((left + width - right) / 2, height - 13, data.across, color=MUTED, fontsize=12, ha="center")
+        percent_ticks(axes, 5)
+        ground.text((left + WIDE - right) / 2, head + below - 13, data.across, color=MUTED, fontsize=12, ha="center")
         bare(axes)
         axes.set_axisbelow(True)
-        return to_svg(figure, name, f"{data.about}. {_spoken(data)}")
+        return to_svg(figure, "boxes", f"{data.about}. {_spoken(data)}")
 
 
 def _draw_box(axes: Axes, x: float, wide: float, box: Box, colour: str) -> None:

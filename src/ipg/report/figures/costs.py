@@ -12,13 +12,15 @@ from ipg.report.figures.drawing import (
     INK,
     MARKERS,
     MUTED,
+    ROUND,
     SERIES,
+    WIDE,
     bare,
-    canvas,
-    draw_title,
     fit,
+    inset,
+    percent_ticks,
     style,
-    title_room,
+    titled,
     to_svg,
 )
 
@@ -46,40 +48,35 @@ class Costs:
     """A line beneath the title."""
 
 
-def draw_costs(data: Costs, *, name: str = "costs", width: int = 520, height: int = 300) -> str:
+def draw_costs(data: Costs) -> str:
     """A marker a setting, with a line for its standard deviation either way. Empty without settings."""
     if not data.points:
         return ""
     slots = _slots(data.points)
     with style():
-        head = title_room(data.detail, width)
-        top, left, right, bottom = head + 12 + 22 * len(data.points), 58, 12, 48  # pixels
-        height += top
-        figure, ground = canvas(width, height)
-        draw_title(ground, data.about, data.detail, width)
-        axes = figure.add_axes(
-            (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
-        )
+        left, right, entries = 58, 12, 12 + 22 * len(data.points)  # pixels
+        below = entries + 300
+        figure, ground, head = titled(data.about, data.detail, WIDE, below)
+        axes = inset(figure, left, head + entries, right, bottom=48)
         axes.axvline(1.0, color=MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
         for i, (point, slot) in enumerate(zip(data.points, slots, strict=True)):
             y = head + 15 + 22 * i
             ground.plot([8], [y], marker=MARKERS[slot], color=SERIES[slot], markersize=8)
-            ground.text(24, y + 4, fit(point.name, width - 24, 12), color=INK, fontsize=12)
+            ground.text(24, y + 4, fit(point.name, WIDE - 24, 12), color=INK, fontsize=12)
             axes.errorbar(
                 [point.time.mean], [point.worth.mean], xerr=_whisker(point.time), yerr=_whisker(point.worth),
                 marker=MARKERS[slot], markersize=9, color=SERIES[slot], elinewidth=1.5, capsize=3, zorder=3,
             )  # fmt: skip
         axes.set_xlim(0.9, max(1.5, 1.05 * max(point.time.mean for point in data.points)))
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=ROUND))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.4g}\N{NO-BREAK SPACE}×"))
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g}\N{NO-BREAK SPACE}%"))
+        percent_ticks(axes, 5)
         axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]), top=min(1.02, axes.get_ylim()[1]))
-        ground.text((left + width - right) / 2, height - 13, ACROSS, color=MUTED, fontsize=12, ha="center")
+        ground.text((left + WIDE - right) / 2, head + below - 13, ACROSS, color=MUTED, fontsize=12, ha="center")
         bare(axes, grid="both")
         axes.set_axisbelow(True)
         spoken = "; ".join(f"{p.name}: {100 * p.worth.mean:.1f} % at {p.time.mean:.2f} times" for p in data.points)
-        return to_svg(figure, name, f"{data.about}. {spoken}.")
+        return to_svg(figure, "costs", f"{data.about}. {spoken}.")
 
 
 def _slots(points: Sequence[Cost]) -> list[str]:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from ipg.evaluation.selection import is_refit
-from ipg.report.figures.drawing import INK, MARKERS, MUTED, SERIES, bare, canvas, fit, style, to_svg
+from ipg.report.figures.drawing import MARKERS, MUTED, NARROW, SERIES, bare, inset, percent_ticks, style, titled, to_svg
 from ipg.report.views import RunView, number, percent, series
 
 __all__ = ["Line", "Panel", "curves_data", "draw_curves"]
@@ -75,22 +75,11 @@ def curves_data(runs: Sequence[RunView]) -> tuple[Panel, ...]:
     return tuple(panels)
 
 
-def draw_curves(data: Panel, *, width: int = 340, height: int = 250, legend: bool = True) -> str:
+def draw_curves(data: Panel) -> str:
     """One panel as a line plot over epochs; a ring marks the selected epoch, a gap a missing value, dots a refit."""
-    entries = list(data.lines) if legend else []
-    top, left, right, bottom = 44 + 22 * len(entries), 50, 12, 44  # pixels
-    height += 22 * len(entries)
     with style():
-        figure, ground = canvas(width, height)
-        ground.text(0, 14, fit(data.title, width, 13, "bold"), color=INK, fontsize=13, fontweight="bold")
-        for i, line in enumerate(entries):
-            y = 36 + 22 * i
-            ground.plot([0, 18], [y, y], color=SERIES[line.series], linewidth=2, clip_on=False)
-            ground.plot([9], [y], color=SERIES[line.series], marker=MARKERS[line.series], markersize=6, clip_on=False)
-            ground.text(26, y + 4.5, fit(line.run, width - 26, 12), color=INK, fontsize=12)
-        axes = figure.add_axes(
-            (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
-        )
+        figure, _, head = titled(data.title, "", NARROW, 230)
+        axes = inset(figure, left=50, top=head + 24, right=12, bottom=44)
         values = [value for line in data.lines for value in line.values if value is not None]
         largest = max(values, default=1.0)
         limit = 1.0 if largest > 0.5 or data.key != "disagreement" else max(0.01, 1.2 * largest)
@@ -123,9 +112,7 @@ def draw_curves(data: Panel, *, width: int = 340, height: int = 250, legend: boo
         axes.set_xlim(min(epochs) - alone, max(epochs) + alone)
         axes.set_ylim(0, limit)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
-        digits = 0 if limit > 0.05 else 1
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.{digits}f}\N{NO-BREAK SPACE}%"))
+        percent_ticks(axes, 4, ".0f" if limit > 0.05 else ".1f")
         axes.set_xlabel("Epoch", color=MUTED, fontsize=12, labelpad=6)
         bare(axes)
         ends = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 
 from ipg.evaluation.spread import Spread
-from ipg.report.figures.drawing import INK, MUTED, PAPER, SERIES, TRACK, canvas, fit, style, text_width, to_svg
+from ipg.report.figures.drawing import INK, MUTED, PAPER, SERIES, TRACK, WIDE, canvas, fit, style, text_width, to_svg
 
 __all__ = ["Dots", "Strip", "draw_dots", "points"]
 
@@ -54,7 +54,7 @@ def points(value: float, digits: int = 1) -> str:
     return text[1:] if not text.strip("+−0.") else text
 
 
-def draw_dots(data: Dots, *, name: str = "dots", width: int = 520, names: float = 150) -> str:
+def draw_dots(data: Dots, *, name: str = "dots", width: int = WIDE, names: float = 150) -> str:
     """A ring a seed, a bar at the mean, a line for its interval, the mean at the end. Empty without a block.
 
     Names of strips have `names` pixels at the most.

@@ -17,11 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 __all__ = [
-    "INK", "MARKERS", "MUTED", "PAPER", "SERIES", "SVG", "THEME", "TRACK", "bar", "bare", "canvas", "clean",
-    "draw_title", "fit", "restyled", "root", "standalone", "style", "text_width", "themed", "title_room", "to_svg",
-    "whisker",
+    "INK", "MARKERS", "MUTED", "NARROW", "PAPER", "ROUND", "SERIES", "SVG", "THEME", "TRACK", "WIDE", "bar", "bare",
+    "canvas", "clean", "fit", "inset", "percent_ticks", "restyled", "root", "standalone", "style", "text_width",
+    "themed", "titled", "to_svg", "whisker",
 ]  # fmt: skip
 
 INK, MUTED, TRACK, PAPER = "#1b1f24", "#5b6470", "#e8ebef", "#fbfbfa"
@@ -43,6 +44,10 @@ MARKERS = {
     "other-6": "*",
 }  # fmt: skip
 SVG = "http://www.w3.org/2000/svg"
+WIDE, NARROW = 520, 340
+"""Widths in pixels: of a figure that stands alone, and of one beside others."""
+ROUND = [1, 2, 2.5, 5, 10]
+"""Steps between numbers on an axis, up to powers of ten."""
 
 
 @contextmanager
@@ -63,6 +68,20 @@ def canvas(width: int, height: int) -> tuple[Figure, Axes]:
     axes.set_ylim(height, 0)
     axes.set_axis_off()
     return figure, axes
+
+
+def inset(figure: Figure, left: float, top: float, right: float, bottom: float) -> Axes:
+    """Axes of their own, so many pixels from the edges of a canvas."""
+    width, height = figure.get_size_inches() * figure.dpi
+    return figure.add_axes(
+        (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
+    )
+
+
+def percent_ticks(axes: Axes, most: int, digits: str = ".4g") -> None:
+    """Round numbers of per cent on the left, at most so many steps apart."""
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=most, steps=ROUND))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:{digits}}\N{NO-BREAK SPACE}%"))
 
 
 def bare(axes: Axes, *, grid: Literal["y", "both"] | None = "y", pad: float = 8) -> None:
@@ -112,16 +131,15 @@ def fit(text: str, room: float, size: float, weight: str = "normal") -> str:
     return text.rstrip() + "…"
 
 
-def title_room(detail: str, width: float) -> int:
-    """Pixels that a title and the lines beneath it take, in a figure of that width."""
-    return 20 + 18 * len(_lines(detail, width, 12))
-
-
-def draw_title(ground: Axes, title: str, detail: str, width: float) -> None:
-    """The title of a figure, and in small one or two lines beneath it."""
+def titled(title: str, detail: str, width: int, height: int) -> tuple[Figure, Axes, int]:
+    """A canvas with a title and, in small, one or two lines beneath it; the pixels they take, with `height` below."""
+    lines = _lines(detail, width, 12)
+    head = 20 + 18 * len(lines)
+    figure, ground = canvas(width, head + height)
     ground.text(0, 14, fit(title, width, 13, "bold"), color=INK, fontsize=13, fontweight="bold")
-    for row, line in enumerate(_lines(detail, width, 12)):
+    for row, line in enumerate(lines):
         ground.text(0, 32 + 18 * row, line, color=MUTED, fontsize=12)
+    return figure, ground, head
 
 
 def _lines(text: str, room: float, size: float) -> list[str]:

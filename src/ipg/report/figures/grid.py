@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from ipg.report.figures.drawing import INK, MUTED, PAPER, TRACK, canvas, draw_title, style, title_room, to_svg
+from ipg.report.figures.drawing import INK, MUTED, PAPER, TRACK, WIDE, style, titled, to_svg
 
 __all__ = ["Grid", "GridCell", "draw_grid", "grid_data"]
 
@@ -19,6 +19,8 @@ COLOURS = "cividis"
 """Rises in brightness all the way, and reads without red-green vision."""
 DARK, LIGHT = "#000000", "#ffffff"
 """Text in cells, whose colours are the same on a dark page: none that a page changes."""
+CELL = 58
+"""Pixels from one row of cells to the next."""
 LEAST_RANGE = 0.1
 """The colours span at least so much, so that what hardly differs looks alike."""
 
@@ -76,7 +78,7 @@ def grid_data(
     )
 
 
-def draw_grid(data: Grid, *, name: str = "grid", width: int = 520, cell: int = 58) -> str:
+def draw_grid(data: Grid) -> str:
     """A cell a pair of settings: the mean and deviation in it, the published mean beneath; blank where it was not run.
 
     Empty without a mean.
@@ -84,29 +86,28 @@ def draw_grid(data: Grid, *, name: str = "grid", width: int = 520, cell: int = 5
     means = [entry.mean for row in data.cells for entry in row if entry.mean is not None]
     if not means:
         return ""
-    head = title_room(data.detail, width)
-    left, top, bottom = 64, head + 40, 28 if data.boundary else 8
-    height = top + cell * len(data.rows) + bottom
-    wide = (width - left - 4) / len(data.columns)
+    left, bottom = 64, 28 if data.boundary else 8
+    wide = (WIDE - left - 4) / len(data.columns)
     high = max(means)
     low = min(*means, high - LEAST_RANGE)
     with style():
-        figure, ground = canvas(width, height)
-        draw_title(ground, data.about, data.detail, width)
+        figure, ground, head = titled(data.about, data.detail, WIDE, 40 + CELL * len(data.rows) + bottom)
+        top = head + 40
         ground.text(left, head + 16, data.across, color=MUTED, fontsize=12)
         ground.text(0, top - 8, data.down, color=MUTED, fontsize=12)
         for j, column in enumerate(data.columns):
             ground.text(left + wide * (j + 0.5), top - 8, column, color=MUTED, fontsize=12, ha="center")
         for i, row in enumerate(data.cells):
-            y = top + cell * i
-            ground.text(left - 10, y + cell / 2 + 4, data.rows[i], color=MUTED, fontsize=12, ha="right")
+            y = top + CELL * i
+            ground.text(left - 10, y + CELL / 2 + 4, data.rows[i], color=MUTED, fontsize=12, ha="right")
             for j, entry in enumerate(row):
-                _draw_cell(ground, left + wide * j, y, wide - 2, cell - 2, entry, low, high)
-        _draw_boundary(ground, data, left, top, wide, cell)
+                _draw_cell(ground, left + wide * j, y, wide - 2, CELL - 2, entry, low, high)
+        _draw_boundary(ground, data, left, top, wide, CELL)
         if data.boundary:
-            ground.plot([left, left + 24], [height - 10] * 2, color=INK, linewidth=3)
-            ground.text(left + 32, height - 6, data.boundary, color=INK, fontsize=12)
-        return to_svg(figure, name, f"{data.about}. {_spoken(data)}")
+            y = top + CELL * len(data.rows) + 18
+            ground.plot([left, left + 24], [y] * 2, color=INK, linewidth=3)
+            ground.text(left + 32, y + 4, data.boundary, color=INK, fontsize=12)
+        return to_svg(figure, "grid", f"{data.about}. {_spoken(data)}")
 
 
 def _draw_cell(

@@ -11,7 +11,22 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from ipg.experiments.search.plan import Tried
 from ipg.experiments.search.result import Found
 from ipg.methods.space import Choice, LogUniform
-from ipg.report.figures.drawing import INK, MUTED, SERIES, TRACK, bar, bare, canvas, fit, style, text_width, to_svg
+from ipg.report.figures.drawing import (
+    INK,
+    MUTED,
+    NARROW,
+    SERIES,
+    TRACK,
+    bar,
+    bare,
+    fit,
+    inset,
+    percent_ticks,
+    style,
+    text_width,
+    titled,
+    to_svg,
+)
 from ipg.report.views import percent
 
 __all__ = ["Shares", "Worth", "draw_shares", "draw_worth", "history_data", "importance_data", "slices_data"]
@@ -91,17 +106,13 @@ def _best(found: Found, seen: Sequence[Tried]) -> int | None:
     return seen.index(found.best) if found.best in seen else None
 
 
-def draw_worth(data: Worth, *, width: int = 340, height: int = 250) -> str:
+def draw_worth(data: Worth) -> str:
     """Points, the best of them ringed; empty without any."""
     if not data.values:
         return ""
-    top, left, right, bottom = 44, 50, 12, 44  # pixels
     with style():
-        figure, ground = canvas(width, height)
-        ground.text(0, 14, fit(data.title, width, 13, "bold"), color=INK, fontsize=13, fontweight="bold")
-        axes = figure.add_axes(
-            (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
-        )
+        figure, _, head = titled(data.title, "", NARROW, 230)
+        axes = inset(figure, left=50, top=head + 24, right=12, bottom=44)
         if data.rising:
             axes.step(data.places, list(accumulate(data.values, max)), where="post", color=BEST, linewidth=2, zorder=3)
         axes.plot(
@@ -120,8 +131,7 @@ def draw_worth(data: Worth, *, width: int = 340, height: int = 250) -> str:
         else:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=data.rising))
         axes.set_ylim(0, 1)
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.0f}\N{NO-BREAK SPACE}%"))
+        percent_ticks(axes, 4, ".0f")
         axes.set_xlabel("Trial" if data.rising else "", color=MUTED, fontsize=12, labelpad=6)
         bare(axes)
         spoken = (
@@ -130,20 +140,19 @@ def draw_worth(data: Worth, *, width: int = 340, height: int = 250) -> str:
         return to_svg(figure, data.key, spoken)
 
 
-def draw_shares(data: Shares, *, width: int = 340) -> str:
+def draw_shares(data: Shares) -> str:
     """A bar for each part; empty without any."""
     if not data.names:
         return ""
-    thick, head, row = 14, 30, 42  # pixels
+    thick, row = 14, 42  # pixels
     with style():
-        figure, axes = canvas(width, head + row * len(data.names))
-        axes.text(0, 14, fit(data.title, width, 13, "bold"), color=INK, fontsize=13, fontweight="bold")
-        full = width - text_width("100.0 %", 12) - 8
+        figure, axes, head = titled(data.title, "", NARROW, 10 + row * len(data.names))
+        full = NARROW - text_width("100.0 %", 12) - 8
         for place, (name, share) in enumerate(zip(data.names, data.shares, strict=True)):
-            y = head + row * place
-            axes.text(0, y + 13, fit(name, width, 12), color=INK, fontsize=12)
+            y = head + 10 + row * place
+            axes.text(0, y + 13, fit(name, NARROW, 12), color=INK, fontsize=12)
             bar(axes, y + 19, full, thick, TRACK)
             bar(axes, y + 19, max(2.0, full * share), thick, BEST)
-            axes.text(width, y + 30.5, percent(share), color=INK, fontsize=12, ha="right")
+            axes.text(NARROW, y + 30.5, percent(share), color=INK, fontsize=12, ha="right")
         spoken = ", ".join(f"{name} {percent(share)}" for name, share in zip(data.names, data.shares, strict=True))
         return to_svg(figure, "importance", f"{data.title}: {spoken}.")

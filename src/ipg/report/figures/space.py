@@ -10,11 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from ipg.report.figures.drawing import INK, MUTED, SERIES, bare, canvas, fit, style, to_svg
+from ipg.report.figures.drawing import INK, MUTED, SERIES, WIDE, bare, fit, inset, style, titled, to_svg
 
 __all__ = ["Arrow", "Space", "draw_space", "space_data"]
 
 Point = tuple[float, float]
+POINTS = 80
+"""Of the grid over the plane, either way."""
 
 
 @dataclass(frozen=True)
@@ -46,31 +48,24 @@ def space_data(
     arrows: Sequence[Arrow],
     legend: Sequence[tuple[str, str]],
     loss: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]],
-    *,
-    points: int = 80,
 ) -> Space:
     """The plane that holds all arrows and the origin, with a margin, and `loss` on a grid over it."""
     ends = np.array([point for arrow in arrows for point in (arrow.start, arrow.end)] + [(0.0, 0.0)])
     low, high = ends.min(axis=0), ends.max(axis=0)
     room = 0.12 * (high - low)
-    across, up = (np.linspace(low[i] - room[i], high[i] + room[i], points) for i in (0, 1))
+    across, up = (np.linspace(low[i] - room[i], high[i] + room[i], POINTS) for i in (0, 1))
     return Space(about, axes, tuple(arrows), tuple(legend), across, up, loss(across, up))
 
 
-def draw_space(data: Space, *, name: str = "space", width: int = 520, height: int = 420) -> str:
+def draw_space(data: Space) -> str:
     """The arrows in their colours over grey level lines; a ring marks the start."""
-    top, left, right, bottom = 30 + 20 * len(data.legend), 58, 14, 48  # pixels
-    height += 20 * len(data.legend)
     with style():
-        figure, ground = canvas(width, height)
-        ground.text(0, 14, fit(data.about, width, 13, "bold"), color=INK, fontsize=13, fontweight="bold")
+        figure, ground, head = titled(data.about, "", WIDE, 400 + 20 * len(data.legend))
         for i, (series, text) in enumerate(data.legend):
-            y = 33 + 20 * i
+            y = head + 13 + 20 * i
             ground.plot([0, 20], [y, y], color=SERIES[series], linewidth=2.5)
-            ground.text(28, y + 4, fit(text, width - 28, 12), color=INK, fontsize=12)
-        axes = figure.add_axes(
-            (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
-        )
+            ground.text(28, y + 4, fit(text, WIDE - 28, 12), color=INK, fontsize=12)
+        axes = inset(figure, left=58, top=head + 10 + 20 * len(data.legend), right=14, bottom=48)
         axes.contour(data.across, data.up, data.loss, levels=14, colors=MUTED, linewidths=0.5)
         axes.axvline(0, color=MUTED, linewidth=1, linestyle=":")
         for arrow in data.arrows:
@@ -86,7 +81,7 @@ def draw_space(data: Space, *, name: str = "space", width: int = 520, height: in
         bare(axes, grid=None, pad=6)
         end = data.arrows[-1].end
         told = f"from ({start[0]:.2f}, {start[1]:.2f}) to ({end[0]:.2f}, {end[1]:.2f}) in {len(data.arrows)} updates"
-        return to_svg(figure, name, f"{data.about}: {told}.")
+        return to_svg(figure, "space", f"{data.about}: {told}.")
 
 
 def _draw_arrow(axes: Axes, arrow: Arrow) -> None:
