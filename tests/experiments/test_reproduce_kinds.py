@@ -166,7 +166,7 @@ def test_a_search_runs_by_the_engine_asked_for(place: Place, monkeypatch: pytest
     """Unless the settings name one, as those of the small version do."""
     asked: list[str] = []
     monkeypatch.setattr("ipg.experiments.search.run.make_plan", lambda config, **_: asked.append(config.engine))
-    ended = SimpleNamespace(count=lambda *states: 100)
+    ended = SimpleNamespace(done=100)
     monkeypatch.setattr("ipg.experiments.search.run.search", lambda plan, home, **_: ended)
     monkeypatch.setattr("ipg.experiments.reproduce.search.data_obstacle", lambda dataset, path: None)
     monkeypatch.setattr("ipg.experiments.reproduce.search.obstacle", lambda config, path: None)
@@ -183,7 +183,7 @@ def test_a_part_of_the_searches_within_a_limit(place: Place, monkeypatch: pytest
 
     def search(plan: Any, home: Path, *, limit: float, **_: Any) -> Any:
         asked.append((home.name, limit))
-        return SimpleNamespace(count=lambda *states: 100 if home.name == "colored_mnist" else 7)
+        return SimpleNamespace(done=100 if home.name == "colored_mnist" else 7)
 
     monkeypatch.setattr("ipg.experiments.search.run.make_plan", lambda config, **_: None)
     monkeypatch.setattr("ipg.experiments.search.run.search", search)

@@ -247,8 +247,11 @@ def test_a_row_that_nobody_told_is_told(search_stubs: Any, tmp_path: Path, notes
         patch.setattr(module.Ledger, "tell", killed)
         with pytest.raises(KeyboardInterrupt):
             search(plan, tmp_path / "s", workers=1, run=search_stubs.quick, console=quiet())
-    found = search(plan, tmp_path / "s", workers=1, run=search_stubs.quick, console=quiet())
+    said = quiet()
+    found = search(plan, tmp_path / "s", workers=1, run=search_stubs.quick, console=said)
     assert found.count("complete") == 2
+    assert isinstance(said.file, io.StringIO)
+    assert [": failed" in line for line in said.file.getvalue().splitlines()] == [False] * 3
     assert {number: len(pids) for number, pids in search_stubs.begun(notes).items()} == {0: 1, 1: 1}
 
 

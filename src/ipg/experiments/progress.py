@@ -119,15 +119,23 @@ class View:
             return
         self.done += ended.state == "done"
         self.failed += ended.state == "failed"
-        number = f"[{self.done + self.failed}/{self.missing}] {self.title(trial)}"
-        left = f", {duration(seconds)} left" if (seconds := self.seconds_left()) else ""
+        said = f"failed: {ended.error} (see {self.error_file(trial)})" if ended.state == "failed" else ""
         if ended.row is not None:
-            row = ended.row
-            wrong = f" ({row['collapse']})" if row.get("collapse") else ""
-            self.say(f"{number}: {_figures(row['metrics'])} in {row['seconds']:.1f} s{wrong}{left}")
-        elif ended.state == "failed":
-            self.say(f"{number}: failed: {ended.error} (see {self.error_file(trial)}){left}")
+            said = self._outcome(ended.row)
+        left = f", {duration(seconds)} left" if (seconds := self.seconds_left()) else ""
+        if said:
+            self.say(f"[{self.settled}/{self.missing}] {self.title(trial)}: {said}{left}")
         self._refresh()
+
+    def _outcome(self, row: Mapping[str, Any]) -> str:
+        """What came of a trial, from its row."""
+        wrong = f" ({row['collapse']})" if row.get("collapse") else ""
+        return f"{_figures(row['metrics'])} in {row['seconds']:.1f} s{wrong}"
+
+    @property
+    def settled(self) -> int:
+        """Of the trials that were missing, those that nothing more is done for."""
+        return self.done + self.failed
 
     def title(self, trial: Trial) -> str:
         """The trial in words, its study and data before them where there are several studies."""
@@ -141,7 +149,7 @@ class View:
         """How long the rest will take at the pace so far; None where there is no telling yet."""
         at_work = list(self._running.values())
         worked = self._worked + sum(running.worked for running in at_work)
-        left = self.missing - self.done - self.failed - sum(running.share for running in at_work)
+        left = self.missing - self.settled - sum(running.share for running in at_work)
         return None if worked <= 0 else (self._clock() - self._begun) * max(0.0, left) / worked
 
     def _forget(self, key: str, *, whole: bool = False) -> None:
@@ -161,10 +169,12 @@ class View:
         self.say("; ".join(["running: " + "; ".join(told[:MOST_TOLD]), *more, *left]))
 
     def _refresh(self) -> None:
-        seconds = self.seconds_left()
-        parts = [f"{self.done} of {self.missing} done", f"{len(self._running)} running", f"{self.failed} failed"]
-        parts += [] if seconds is None else [f"{duration(seconds)} left"]
-        self._bars.update(self._bar, completed=self.done + self.failed, text=", ".join(parts))
+        left = [] if (seconds := self.seconds_left()) is None else [f"{duration(seconds)} left"]
+        self._bars.update(self._bar, completed=self.settled, text=", ".join([*self._parts(), *left]))
+
+    def _parts(self) -> list[str]:
+        """How the study stands, in a few words each."""
+        return [f"{self.done} of {self.missing} done", f"{len(self._running)} running", f"{self.failed} failed"]
 
     def say(self, line: str) -> None:
         """Print a line, above the bars."""

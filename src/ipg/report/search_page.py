@@ -58,7 +58,7 @@ def render_search(found: Found) -> str:
         figures=[inline(svg) for svg in figures if svg],
         few=FEW if _are_few(found) else None,
         counts={words: found.count(state) for state, words in STATES.items() if found.count(state)},
-        done=found.count("complete", "wrong", "pruned"),
+        done=found.done,
         trials=[
             {
                 "number": trial.number,

@@ -118,7 +118,7 @@ def search_settings(
         raise DataError(why)
     plan = make_plan(config, name=f"reproduce-{data}", vary=vary, given=given, trials=reproduction.settings["trials"])
     found = search(plan, home, workers=workers, console=console, limit=limit)
-    return bool(found.count("complete", "wrong", "pruned") >= reproduction.settings["trials"])
+    return bool(found.done >= reproduction.settings["trials"])
 
 
 def search_table(reproduction: Reproduction, folder: Path) -> Table:

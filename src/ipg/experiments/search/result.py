@@ -63,6 +63,11 @@ class Found:
             raise ValueError(f"no trial of {self.plan.name} has a value yet")
         return configure(self.plan.base, self.best.settings)
 
+    @property
+    def done(self) -> int:
+        """How many trials have a value, and take a place of those that were asked for."""
+        return self.count("complete", "wrong", "pruned")
+
     def count(self, *states: str) -> int:
         """How many trials are in one of these states."""
         return sum(trial.state in states for trial in self.trials)
@@ -101,8 +106,7 @@ def _origin(found: Found) -> Iterator[str]:
     plan, best = found.plan, found.best
     if best is None or best.value is None:
         return
-    done = found.count("complete", "wrong", "pruned")
-    yield f"{plan.base.method} on {plan.base.data}: the best of {number_of(done, 'trial')} of `ipg search`."
+    yield f"{plan.base.method} on {plan.base.data}: the best of {number_of(found.done, 'trial')} of `ipg search`."
     yield f"Sampler {plan.sampler}, seed {plan.base.seed}, which all trials were trained with."
     yield f"Maximised: {OBJECTIVES[plan.objective]}, at the epoch that a run keeps."
     yield "The search had no test images: they were taken out of the data before it began."

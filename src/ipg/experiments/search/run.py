@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -158,7 +159,7 @@ def search(
             _work_off(ledger, folder, workers, run, console, limit, over)
         except KeyboardInterrupt:
             found = _write(ledger, folder)
-            stands = f"{found.count('complete', 'wrong', 'pruned')} of {number_of(plan.trials, 'trial')} are done"
+            stands = f"{found.done} of {number_of(plan.trials, 'trial')} are done"
             if over.is_set():
                 console.print(f"{plan.name}: the time is over, {stands}", highlight=False)
                 return found
@@ -185,24 +186,28 @@ def _work_off(
     """Have trials run until none are left for this process."""
     plan = ledger.plan
     before = Found(plan, ledger.tried(), {})
-    done = before.count("complete", "wrong", "pruned")
-    console.print(f"{plan.name}: {number_of(plan.trials, 'trial')}, {done} done", highlight=False)
-    if (missing := max(0, plan.trials - done)) == 0:
+    console.print(f"{plan.name}: {number_of(plan.trials, 'trial')}, {before.done} done", highlight=False)
+    if before.done >= plan.trials:
         return
     store = Store(folder)
     store.tidy()
     stores = {plan.name: store}
     job = Job(stores, split_of(plan.objective), run)
-    view = SearchView(console, stores, name=plan.name, missing=missing, best=before.best)
-    with view, place(job, view, missing, plan.base.device, workers, None) as where, terminable(), ending(limit, over):
+    view = SearchView(console, stores, before)
+    with (
+        view,
+        place(job, view, view.missing, plan.base.device, workers, None) as where,
+        terminable(),
+        ending(limit, over),
+    ):
         failures, waited = 0, 0
         while waited < PATIENCE:
             taken: dict[str, SearchTrial] = {}
             busy: set[int] = set()
             for ended in until(over, where.run(_hand_out(ledger, taken, busy))):
                 trial = taken[ended.key]
-                _settle(ledger, store, trial, ended, busy)
-                view.ended(trial, ended)
+                view.keep_up(Found(plan, ledger.tried(), {}))
+                view.ended(trial, _settle(ledger, store, trial, ended, busy))
                 failures = failures + 1 if ended.state == "failed" else 0
                 if failures == MOST_FAILURES:
                     raise ValueError(f"{failures} trials in a row have failed, the last: {ended.error}")
@@ -220,13 +225,15 @@ def _hand_out(ledger: Ledger, taken: dict[str, SearchTrial], busy: set[int]) -> 
         yield trial
 
 
-def _settle(ledger: Ledger, store: Store, trial: SearchTrial, ended: Ended, busy: set[int]) -> None:
-    """Keep what became of a trial."""
+def _settle(ledger: Ledger, store: Store, trial: SearchTrial, ended: Ended, busy: set[int]) -> Ended:
+    """Keep what became of a trial; the same with its row, where it was done before this command began."""
     if ended.state == "elsewhere":  # a process of a killed command is still saving it
         busy.add(trial.number)
         ledger.leave(trial)
     elif ended.state == "failed":
         ledger.fail(trial, ended.error or "")
     else:
-        rows = {row["key"]: row for row in read_rows(store.rows)} if ended.row is None else {trial.key: ended.row}
-        ledger.tell(trial, rows[trial.key])
+        row = ended.row or next(row for row in read_rows(store.rows) if row["key"] == trial.key)
+        ledger.tell(trial, row)
+        return replace(ended, row=row)
+    return ended

@@ -7,61 +7,52 @@ from typing import Any
 
 from rich.console import Console
 
-from ipg.experiments.attempt import Ended
-from ipg.experiments.progress import View, duration
+from ipg.experiments.progress import View
 from ipg.experiments.search.plan import Tried
-from ipg.experiments.search.trial import WORST, SearchTrial, in_percent
+from ipg.experiments.search.result import Found, best_of
+from ipg.experiments.search.trial import WORST, in_percent
 from ipg.experiments.store import Store
-from ipg.experiments.study import Trial
 from ipg.words import number_of
 
 __all__ = ["SearchView"]
 
 
 class SearchView(View):
-    """Told of everything that happens in a search."""
+    """Told of everything that happens in a search; what other processes do of it counts as done, too."""
 
-    def __init__(
-        self, console: Console, stores: Mapping[str, Store], *, name: str, missing: int, best: Tried | None
-    ) -> None:
+    def __init__(self, console: Console, stores: Mapping[str, Store], before: Found) -> None:
         self.wrong = self.pruned = 0
         """Of the trials that were done here."""
-        self.best = None if best is None else (best.value or 0.0, best.number)
-        super().__init__(console, stores, name=name, missing=missing)
+        self.best, self._before = before.best, before.done
+        super().__init__(console, stores, name=before.plan.name, missing=before.plan.trials - before.done)
 
-    def ended(self, trial: Trial, ended: Ended) -> None:
-        """An attempt has ended; one line, unless another runner has to do with it."""
-        self._forget(trial.key, whole=ended.row is not None)
-        if ended.state == "elsewhere" or not isinstance(trial, SearchTrial):
-            return
-        self.done += ended.state == "done"
-        self.failed += ended.state == "failed"
-        said = f"failed: {ended.error} (see {self.error_file(trial)})"
-        if ended.row is not None:
-            said = self._count(trial, ended.row)
-        left = f", {duration(seconds)} left" if (seconds := self.seconds_left()) else ""
-        self.say(f"[{self.done}/{self.missing}] {trial.title}: {said}{left}")
-        self._refresh()
+    def keep_up(self, now: Found) -> None:
+        """Take in what others have done by now."""
+        others = now.done - self._before - self.done
+        self.done, self._worked, self.best = self.done + others, self._worked + others, now.best
 
-    def _count(self, trial: SearchTrial, row: dict[str, Any]) -> str:
-        """Take in what a trial is worth; what to say of it."""
-        value, took = row["value"], f"in {row['seconds']:.1f} s"
-        worth = in_percent(value)
-        if row["state"] == "wrong":
+    @property
+    def settled(self) -> int:
+        """Those that are done: another takes the place of one that failed."""
+        return self.done
+
+    def _outcome(self, row: Mapping[str, Any]) -> str:
+        """What a trial is worth."""
+        tried = Tried(row["number"], row["state"], row["value"], {}, row)
+        worth, took = in_percent(tried.value), f"in {row['seconds']:.1f} s"
+        if tried.state == "wrong":
             self.wrong += 1
-            return f"went wrong, counted as {100 * value:g} %: {row['error']}"
-        if row["state"] == "pruned":
+            return f"went wrong, counted as {100 * row['value']:g} %: {row['error']}"
+        if tried.state == "pruned":
             self.pruned += 1
             return f"{worth} after {number_of(len(row['curve']), 'epoch')}, behind the median: given up {took}"
-        is_best = value is not None and value > (WORST if self.best is None else self.best[0])
-        if is_best:
-            self.best = value, trial.number
+        best = best_of([tried] if self.best is None else [self.best, tried], by="value")
+        is_best = best is tried and (tried.value or WORST) > WORST
+        self.best = tried if is_best else self.best
         return f"{worth} {took}" + (", the best so far" if is_best else "")
 
-    def _refresh(self) -> None:
-        parts = [] if self.best is None else [f"best {in_percent(self.best[0])} (trial {self.best[1]})"]
-        parts += [f"{self.done} of {self.missing} done", f"{len(self._running)} running"]
+    def _parts(self) -> list[str]:
+        best = [] if self.best is None else [f"best {in_percent(self.best.value)} (trial {self.best.number})"]
         counts = {"given up": self.pruned, "went wrong": self.wrong, "failed": self.failed}
-        parts += [f"{count} {what}" for what, count in counts.items() if count]
-        parts += [] if (seconds := self.seconds_left()) is None else [f"{duration(seconds)} left"]
-        self._bars.update(self._bar, completed=self.done, text=", ".join(parts))
+        told = [f"{count} {what}" for what, count in counts.items() if count]
+        return [*best, f"{self.done} of {self.missing} done", f"{len(self._running)} running", *told]
