@@ -127,6 +127,9 @@ def test_a_lost_connection_is_one_line_and_the_search_goes_on(search_stubs: Any,
     with pytest.raises(ValueError, match="the database postgresql:///postgres cannot be used: ") as caught:
         search(plan, tmp_path, storage=server, run=cut, workers=1)
     assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(
+        "; what is done is kept, and the same command goes on when the database is there again"
+    )
     assert cuts[0] >= 1
     found = search(plan, tmp_path, storage=server, run=cut, workers=1)
     assert [(trial.number, trial.state) for trial in found.trials] == [(n, "complete") for n in range(3)]

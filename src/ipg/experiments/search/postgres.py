@@ -33,8 +33,11 @@ def mask(address: str) -> str:
 
 
 @contextmanager
-def speaking_clearly(address: str | None) -> Iterator[None]:
-    """Let trouble with the database at `address` end in one line that gives nothing of its credentials away."""
+def speaking_clearly(address: str | None, remedy: str = "") -> Iterator[None]:
+    """Let trouble with the database at `address` end in one line that gives nothing of its credentials away.
+
+    The line ends with the `remedy`.
+    """
     if address is None:  # a search in a file, which needs nothing of databases
         yield
         return
@@ -46,7 +49,7 @@ def speaking_clearly(address: str | None) -> Iterator[None]:
     except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError) as error:
         cause = getattr(error, "orig", None) or error.__cause__ or error
         cause = getattr(cause, "orig", None) or cause
-        raise ValueError(f"the database {mask(address)} cannot be used: {_unsaid(cause, address)}") from None
+        raise ValueError(f"the database {mask(address)} cannot be used: {_unsaid(cause, address)}{remedy}") from None
 
 
 def _unsaid(error: BaseException, address: str) -> str:

@@ -48,6 +48,7 @@ FIRST_SEED = 100
 BEST = "best.toml"
 MOST_FAILURES = 3
 """So many failed trials in a row end the search: what is wrong is not the settings."""
+GO_ON = "; what is done is kept, and the same command goes on when the database is there again"
 PATIENCE = 60
 """Seconds to wait for the processes of a killed command to let go of their trials."""
 
@@ -148,7 +149,7 @@ def search(
     if resume and storage is None and not (folder / JOURNAL).exists():
         raise ValueError(f"--resume: there is no search in {folder} to go on with; leave --resume out to begin one")
     opened, holds = open_storage(storage, folder, plan.name)
-    with closing(holds), speaking_clearly(storage):
+    with closing(holds), speaking_clearly(storage, GO_ON):
         if resume and plan.name not in begun(opened):
             raise ValueError(
                 f"--resume: there is no search called {plan.name} to go on with; leave --resume out to begin one"
