@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -77,6 +78,15 @@ def test_its_file_trains(searched: tuple[Path, str], ipg: Callable[..., Any], tm
     done = ipg("train", "--config", searched[0] / "best.toml", "--device", "cpu", "--output", tmp_path / "run")
     assert done.code == 0
     assert (tmp_path / "run" / "done").exists()
+
+
+def test_what_it_says_to_train_with_finds_the_data(ipg: Callable[..., Any], small: list[str], tmp_path: Path) -> None:
+    (tmp_path / "my data").mkdir()
+    done = ipg("search", *small, "--output", "it", "--data-path", "my data")
+    told = done.out.splitlines()[-1]
+    assert told == "Train with it: ipg train --config it/best.toml --data-path 'my data'"
+    _, *arguments = shlex.split(told.partition(": ")[2])
+    assert ipg(*arguments, "--device", "cpu", "--output", "run").code == 0
 
 
 def test_the_same_command_again_has_nothing_to_do(

@@ -133,4 +133,5 @@ def search(
         raise ValueError(f"no trial has a value; why not stands in {page}")
     typer.echo(f"Best: trial {found.best.number}, {in_percent(found.best.value)} ({plan.objective})")
     typer.echo(f"Report: {page}")
-    typer.echo(f"Train with it: ipg train --config {shlex.quote(str(folder / BEST))}")
+    where = ["--data-path", base.data_path] if base.data_path else []  # of this machine, and not in the file
+    typer.echo(f"Train with it: {shlex.join(['ipg', 'train', '--config', str(folder / BEST), *where])}")
