@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +135,24 @@ def test_a_terminal_has_bars(trial: Make, tmp_path: Path) -> None:
     assert "epoch 2/2" in text
     assert "1 of 3 done, 1 running, 0 failed" in text
     assert "[1/3] ipg (paper), 8 pairs" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_on_a_narrow_terminal_names_are_cut_and_nothing_else(trial: Make, tmp_path: Path, width: int) -> None:
+    view, clock, out = view_of(40, tmp_path, terminal=True)
+    for seed in range(2):
+        one = trial(seed=seed, epochs=10, alpha=0.123)
+        view.started(one)
+        view.moved(one.key, 0.0)
+        view.moved(one.key, 0.25)
+    clock.now, view.console.width = 30.0, width
+    view.console.print(view._bars.get_renderable())
+    study, *trials, told = re.sub(r"\x1b\[[\d;]*m", "", out.getvalue()).splitlines()
+    assert study.startswith("small ")
+    assert [len(re.findall("[━╸╺]", line)) for line in (study, *trials)] == [16] * 3
+    assert [line.rstrip().endswith("epoch 3/10") for line in trials] == [True] * 2
+    assert ["seed 0" in line and "ipg (paper)" in line for line in trials] == [True, False]
+    assert told.rstrip() == "0 of 40 done, 2 running, 0 failed, 40 min left"
 
 
 def test_not_every_trial_of_a_cluster_has_a_bar(trial: Make, tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def said(view: SearchView) -> list[str]:
 
 
 def bar(view: SearchView) -> str:
-    """The text beside the bar of the whole search, without the time that is left."""
-    return str(view._bars.tasks[0].fields["text"]).partition(", 0 s left")[0]
+    """The line beneath the bars, without the time that is left."""
+    return view.told().partition(", 0 s left")[0]
 
 
 def test_every_way_a_trial_can_end(view: SearchView) -> None:

@@ -1,21 +1,24 @@
 """What people see of a study: what is done, running and failed, and how long the rest will take.
 
-On a terminal a bar for the study, or for several in one queue, and one for each trial that runs; everywhere a line for
-each trial that ends, and in a log, where there are no bars, at most one a minute on what runs, also where nothing moves
-on for long, as while a trial is compiled.
+On a terminal a bar for the study, or for several in one queue, and one for each trial that runs, with a line beneath on
+how it stands; everywhere a line for each trial that ends, and in a log, where there are no bars, at most one a minute
+on what runs, also where nothing moves on for long, as while a trial is compiled.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.table import Column
+from rich.text import Text
 
 from ipg.experiments.attempt import Ended
 from ipg.experiments.store import Store
@@ -53,15 +56,8 @@ class View:
         """Trials that were worked off here, in parts too."""
         self._clock, self._begun = clock, clock()
         self._said = self._begun
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=16),
-            TextColumn("{task.fields[text]}"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._bar = self._bars.add_task(escape(name), total=missing, text="")
+        self._bars = _Bars(self.told, console)
+        self._bar = self._bars.add_task(name, total=missing, text="")
         self._over = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -86,9 +82,8 @@ class View:
 
     def started(self, trial: Trial) -> None:
         """A trial is given to somebody."""
-        bar = self._bars.add_task(
-            escape(f"  {self.title(trial)}"), total=1.0, text="", visible=len(self._running) < MOST_SHOWN
-        )
+        visible = len(self._running) < MOST_SHOWN
+        bar = self._bars.add_task(f"  {self.title(trial)}", total=1.0, text="", visible=visible)
         self._running[trial.key] = _Running(trial, bar)
         self._refresh()
 
@@ -169,17 +164,61 @@ class View:
         self.say("; ".join(["running: " + "; ".join(told[:MOST_TOLD]), *more, *left]))
 
     def _refresh(self) -> None:
+        self._bars.update(self._bar, completed=self.settled)
+
+    def told(self) -> str:
+        """How the study stands, in a line."""
         left = [] if (seconds := self.seconds_left()) is None else [f"{duration(seconds)} left"]
-        self._bars.update(self._bar, completed=self.settled, text=", ".join([*self._parts(), *left]))
+        return ", ".join([*self._parts(), *left])
 
     def _parts(self) -> list[str]:
-        """How the study stands, in a few words each."""
+        """The same piece by piece, without the time."""
         return [f"{self.done} of {self.missing} done", f"{len(self._running)} running", f"{self.failed} failed"]
 
     def say(self, line: str) -> None:
         """Print a line, above the bars."""
         self._said = self._clock()
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class _Bars(Progress):
+    """Bars with a line beneath, which has all the width there is; where that is little, names are cut, and not bars."""
+
+    def __init__(self, told: Callable[[], str], console: Console) -> None:
+        self._told = told
+        bar, text = BarColumn(16, table_column=Column(no_wrap=True)), TextColumn("{task.fields[text]}")
+        super().__init__(_Names(), bar, text, console=console, transient=True, disable=not console.is_terminal)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bars and the line."""
+        yield from super().get_renderables()
+        yield Text(self._told())
+
+
+class _Names(ProgressColumn):
+    """What runs."""
+
+    def render(self, task: Task) -> _Name:
+        """What a bar is of."""
+        return _Name(task.description)
+
+
+class _Name:
+    """A text that is cut before its last part where there is no room: seeds tell trials apart."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, cell_len(self.text))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Text]:
+        head, comma, tail = self.text.rpartition(", ")
+        end = f"…{comma}{tail}"
+        room = options.max_width - cell_len(end)
+        cut = cell_len(self.text) > options.max_width and room > 0
+        text = set_cell_size(head, room).rstrip(", ") + end if cut else self.text
+        yield Text(text, no_wrap=True, overflow="ellipsis")
 
 
 class _Running:
