@@ -25,9 +25,10 @@ from ipg.benchmarks.measure import Measurement
 from ipg.benchmarks.rows import append, row
 from ipg.experiments.attempt import Job
 from ipg.experiments.progress import View
-from ipg.experiments.runner import Place, place, read_rows, run_trial
-from ipg.experiments.store import Store
+from ipg.experiments.runner import Place, place
+from ipg.experiments.store import Store, read_rows
 from ipg.experiments.study import Trial, find_study
+from ipg.experiments.trial import run_trial
 from ipg.training.device import LONG
 from ipg.words import number_of
 

@@ -71,8 +71,9 @@ def test_a_list_of_all_studies_leaves_none_out(ipg, extra: list[str]) -> None:
 
 def test_trials_run_again_for_their_seconds_have_rows_of_their_own(ipg, monkeypatch: pytest.MonkeyPatch) -> None:
     from ipg.experiments import runner
-    from ipg.experiments.runner import Tally, run_trial
+    from ipg.experiments.runner import Tally
     from ipg.experiments.timed import run_timed
+    from ipg.experiments.trial import run_trial
 
     asked: list[tuple[Path, object, object]] = []
 

@@ -17,8 +17,8 @@ import pytest
 
 from ipg.experiments import cluster
 from ipg.experiments.cluster import RETRIES, Cluster, Mailbox, run_task
-from ipg.experiments.runner import Tally, read_rows, run_study
-from ipg.experiments.store import Store
+from ipg.experiments.runner import Tally, run_study
+from ipg.experiments.store import Store, read_rows
 from ipg.experiments.study import Study, Trial
 from ipg.training.memory import OutOfMemoryError
 

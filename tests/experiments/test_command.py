@@ -16,8 +16,8 @@ from ipg.cli import app
 from ipg.cli.study import rows_folder
 from ipg.experiments import runner
 from ipg.experiments.cluster import Cluster
-from ipg.experiments.runner import Tally, read_rows
-from ipg.experiments.store import Store
+from ipg.experiments.runner import Tally
+from ipg.experiments.store import Store, read_rows
 from ipg.experiments.study import Study, load_study
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state", "bars")

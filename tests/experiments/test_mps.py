@@ -18,7 +18,8 @@ import torch
 
 from ipg.experiments import mps
 from ipg.experiments.mps import LOGS, PIPES, side_by_side
-from ipg.experiments.runner import Tally, read_rows, run_study
+from ipg.experiments.runner import Tally, run_study
+from ipg.experiments.store import read_rows
 
 PROGRAM = """\
 #!/bin/sh

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -18,8 +17,8 @@ from forking import Template
 from ipg.data import load
 from ipg.experiments import runner
 from ipg.experiments.attempt import RunTrial
-from ipg.experiments.runner import Tally, main, read_rows, run_study
-from ipg.experiments.store import Store
+from ipg.experiments.runner import Tally, run_study
+from ipg.experiments.store import Store, read_rows
 from ipg.experiments.study import Study, Trial
 from ipg.guidance import CollapseError
 from ipg.training import loop
@@ -441,37 +440,6 @@ def test_two_runners_do_every_trial_once(template: Template, stubs: Any, notes: 
     assert {row["pid"] for row in rows} == {process.pid for process in runners}
     begun = [file.read_text(encoding="utf-8").split() for file in notes.glob("*.txt")]
     assert len(begun) == sum(map(len, begun)) == 12
-
-
-# -- the command -----------------------------------------------------------------------------------------------------
-
-
-def test_the_command(
-    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    base = "".join(f"{name} = {json.dumps(value)}\n" for name, value in small.items() if name != "data")
-    text = f'dataset = "bars"\nseeds = 1\n[base]\n{base}[[arm]]\nmethod = "erm"\nprotocol = "paper"\n'
-    Path("quick.toml").write_text(text, encoding="utf-8")
-    assert main(["quick.toml", "--device", "cpu"]) == 0
-    assert [row["study"] for row in read_rows(tmp_path / "results" / "quick" / "trials.jsonl")] == ["quick"]
-    Path("bad.toml").write_text(text + "config = { pairs = 'nowhere' }\n", encoding="utf-8")
-    assert main(["bad.toml", "--device", "cpu", "--results", "elsewhere", "--workers", "1"]) == 1
-    assert read_rows(tmp_path / "elsewhere" / "trials.jsonl") == []
-    capsys.readouterr()
-    assert main(["none.toml"]) == 2
-    assert capsys.readouterr().err == "ipg.experiments.runner: there is no study file none.toml\n"
-
-
-def test_the_command_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt("stopped")
-
-    monkeypatch.setattr(runner, "run_study", interrupted)
-    assert main(["margin"]) == 130
-    assert capsys.readouterr().err == "ipg.experiments.runner: stopped\n"
 
 
 def test_workers_that_are_none(trial: Make, tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import torch
 
 from ipg.experiments import attempt, timed
 from ipg.experiments.attempt import Job
-from ipg.experiments.runner import read_rows
-from ipg.experiments.store import Store
+from ipg.experiments.store import Store, read_rows
 from ipg.experiments.study import Trial
 
 

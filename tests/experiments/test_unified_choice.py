@@ -12,7 +12,8 @@ import pytest
 from experiments.unified_rows import SMALL, metrics_of, row_of
 from rich.console import Console
 
-from ipg.experiments.runner import read_rows, run_study
+from ipg.experiments.runner import run_study
+from ipg.experiments.store import read_rows
 from ipg.experiments.study import load_study
 from ipg.experiments.tables import long
 from ipg.experiments.tables.long import results_page

@@ -147,8 +147,9 @@ def study(
         _list(found, folder)
         return
 
-    from ipg.experiments.runner import run_study, run_trial
+    from ipg.experiments.runner import run_study
     from ipg.experiments.timed import run_timed
+    from ipg.experiments.trial import run_trial
     from ipg.experiments.workers import suitable_workers
 
     if timed and workers is not None:

@@ -7,10 +7,8 @@ when they are done. Trials of several studies can be run in one queue, by the sa
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,14 +21,14 @@ from typing import Protocol
 
 from rich.console import Console
 
-from ipg.config import ConfigError, RunConfig
+from ipg.config import RunConfig
 from ipg.data.remembering import remembering
 from ipg.experiments.attempt import Ended, Job, RunTrial
 from ipg.experiments.cluster import Cluster, Tasks
 from ipg.experiments.mps import side_by_side
 from ipg.experiments.progress import View
-from ipg.experiments.store import Store, read_rows
-from ipg.experiments.study import Study, Trial, find_study
+from ipg.experiments.store import Store
+from ipg.experiments.study import Study, Trial
 from ipg.experiments.trial import run_trial
 from ipg.experiments.workers import Workers, sharing, suitable_workers
 from ipg.methods import method_class
@@ -39,7 +37,7 @@ from ipg.training.engine import resolve
 from ipg.training.interrupt import late_request
 from ipg.words import number_of
 
-__all__ = ["Tally", "ending", "place", "read_rows", "run_study", "run_trial", "terminable", "until"]
+__all__ = ["Tally", "ending", "place", "run_study", "terminable", "until", "workers_for"]
 
 
 @dataclass(frozen=True)
@@ -281,26 +279,3 @@ def _summary(study: Study, tally: Tally, *, over: bool) -> str:
     if over and tally.done < len(study.trials):
         parts.append("the time is over, run the same command again to go on")
     return "; ".join(parts)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a study from the command line; `ipg study` can do more."""
-    parser = argparse.ArgumentParser(prog="ipg.experiments.runner", description="Run what is missing of a study.")
-    parser.add_argument("study", help="study file (TOML)")
-    parser.add_argument("--results", type=Path, help="folder of the rows; results/<study> where not given")
-    parser.add_argument("--data-path", help="where the data set's files are")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
-    parser.add_argument("--workers", type=int, help="processes; a GPU each, or half the cores, where not given")
-    given = parser.parse_args(arguments)
-    try:
-        study = find_study(given.study)
-        results = given.results or Path("results") / study.name
-        tally = run_study(study, results, data_path=given.data_path, device=given.device, workers=given.workers)
-    except (ConfigError, KeyboardInterrupt) as error:
-        print(f"ipg.experiments.runner: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 130
-    return 1 if tally.failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
