@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from stopping import stop_at
 
 from ipg.config import TRAINED_CROP
 from ipg.guidance import CollapseError
@@ -18,17 +19,6 @@ from ipg.training.checkpoint import load_checkpoint
 
 def config_of(folder: Path) -> dict:
     return json.loads((folder / "config.json").read_text())["config"]
-
-
-def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the next run be asked to stop at that step, as a signal would."""
-    between = loop.Training._between_steps
-
-    def ask(self, request) -> None:
-        request.made = request.made or self.progress.step == steps
-        between(self, request)
-
-    monkeypatch.setattr(loop.Training, "_between_steps", ask)
 
 
 def test_training_on_the_embedded_images_leaves_a_whole_folder(embedded_runs: Path) -> None:
@@ -73,13 +63,10 @@ def test_the_same_command_again_reads_the_run_back(ipg, bars: list[str], tmp_pat
     assert {k: v for k, v in after.items() if k != "lock"} == {k: v for k, v in before.items() if k != "lock"}
 
 
-def test_a_stopped_run_goes_on_and_ends_as_if_it_had_not_stopped(
-    ipg, bars: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_goes_on_and_ends_as_if_it_had_not_stopped(ipg, bars: list[str], tmp_path: Path) -> None:
     line = ["train", *bars, "--epochs", "3", "--output"]
     ipg(*line, "whole")
-    with monkeypatch.context() as patch:
-        stop_after(6, patch)
+    with stop_at(6):
         stopped = ipg(*line, "run")
     assert stopped.code == 130
     assert stopped.err == "ipg: stopped after 6 of 12 iterations; run the same command again to go on\n"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from stopping import stop_at
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,7 +22,6 @@ from ipg.data.table import ImageTable
 from ipg.methods import Setup, method_class
 from ipg.methods.dkt import shift
 from ipg.methods.dkt_policy import BETAS, LAMBDAS, Strategy
-from ipg.training import loop
 from ipg.training.interrupt import Interrupted
 from ipg.training.loop import train
 from ipg.training.materials import gather
@@ -269,7 +269,7 @@ def test_the_reward_is_the_loss_on_validation_images_with_groups_alike(
 
 
 def test_a_learned_run_is_stopped_and_goes_on_with_the_same_bits(
-    make_table: Callable[..., ImageTable], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_table: Callable[..., ImageTable], tmp_path: Path
 ) -> None:
     table = make_table()
     config = RunConfig(
@@ -277,18 +277,8 @@ def test_a_learned_run_is_stopped_and_goes_on_with_the_same_bits(
     )
     expected = train(config, gather(config, table=table))
     assert expected.rows[-1]["train"]["reward"] < 0
-    between: Callable[..., None] = loop.Training._between_steps
-
-    def stopping(self: loop.Training, request: object) -> None:
-        between(self, request)
-        if self.progress.step == 5:
-            self._save()
-            raise Interrupted
-
-    with monkeypatch.context() as patched:
-        patched.setattr(loop.Training, "_between_steps", stopping)
-        with pytest.raises(Interrupted):
-            train(config, gather(config, table=table), folder=tmp_path / "run")
+    with stop_at(5), pytest.raises(Interrupted):
+        train(config, gather(config, table=table), folder=tmp_path / "run")
     outcome = train(config, gather(config, table=table), folder=tmp_path / "run")
     for name, value in outcome.model.state_dict().items():
         assert torch.equal(value, expected.model.state_dict()[name])

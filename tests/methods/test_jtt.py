@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from stopping import stop_at
 from torch import Tensor, nn
 
 from ipg.config import RunConfig
@@ -84,25 +85,11 @@ def test_copies_make_passes_longer_and_another_model(config: RunConfig, table: I
     assert not same(state(one.model), state(other.model))
 
 
-def test_a_stop_in_either_stage_changes_nothing(
-    config: RunConfig, table: ImageTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_in_either_stage_changes_nothing(config: RunConfig, table: ImageTable, tmp_path: Path) -> None:
     expected = state(train(config, gather(config, table=table)).model)
-    between: Callable[..., None] = loop.Training._between_steps
-    seen: list[str] = []
-
-    def stopping(self: loop.Training, request: object) -> None:
-        between(self, request)
-        if self.progress.step == 2 and self.config.method not in seen:
-            seen.append(self.config.method)
-            self._save()
-            raise Interrupted
-
-    monkeypatch.setattr(loop.Training, "_between_steps", stopping)
-    for _ in range(2):
-        with pytest.raises(Interrupted):
+    for stage in ("erm", "jtt"):
+        with stop_at(2, method=stage), pytest.raises(Interrupted):
             train(config, gather(config, table=table), folder=tmp_path / "run")
-    assert seen == ["erm", "jtt"]
     outcome = train(config, gather(config, table=table), folder=tmp_path / "run")
     assert same(state(outcome.model), expected)
     assert (tmp_path / "run" / "first_stage" / "done").exists()
@@ -115,18 +102,8 @@ def test_a_run_goes_on_with_the_errors_that_it_had(
 ) -> None:
     """Predicted again, by another GPU say, a few images may come out otherwise."""
     expected = state(train(config, gather(config, table=table)).model)
-    between: Callable[..., None] = loop.Training._between_steps
-
-    def stopping(self: loop.Training, request: object) -> None:
-        between(self, request)
-        if self.progress.step == 2 and self.config.method == "jtt":
-            self._save()
-            raise Interrupted
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_between_steps", stopping)
-        with pytest.raises(Interrupted):
-            train(config, gather(config, table=table), folder=tmp_path / "run")
+    with stop_at(2, method="jtt"), pytest.raises(Interrupted):
+        train(config, gather(config, table=table), folder=tmp_path / "run")
     real = jtt.predict
 
     def otherwise(*arguments: Any, **options: Any) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from stopping import stop_at
 from torch import Tensor, nn
 
 from ipg.config import RunConfig
@@ -19,7 +20,6 @@ from ipg.methods import METHODS, Method, Setup, method_class
 from ipg.methods.masked import Masked, normalization, present
 from ipg.models import ImageModel, Normalization, build_model
 from ipg.models.convolutions import ConvolutionOf
-from ipg.training import loop
 from ipg.training.interrupt import Interrupted
 from ipg.training.loop import Outcome, train
 from ipg.training.materials import Materials, gather
@@ -138,26 +138,14 @@ def test_no_step_waits_for_the_device(name: str, table: ImageTable, make_halves:
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_a_stopped_run_ends_with_the_same_bits(
-    name: str, table: ImageTable, make_halves: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_ends_with_the_same_bits(name: str, table: ImageTable, make_halves: Any, tmp_path: Path) -> None:
     config = RunConfig(
         method=name, device="cpu", held_out_pairs=0, epochs=2, batch=16, crop=0.6, flip=True, options=HEAVY[name]
     )
     masks = make_halves(table)
     expected = train(config, gather(config, table=table, masks=masks))
-    between: Callable[..., None] = loop.Training._between_steps
-
-    def stopping(self: loop.Training, request: object) -> None:
-        between(self, request)
-        if self.progress.step == 4:
-            self._save()
-            raise Interrupted
-
-    with monkeypatch.context() as patched:
-        patched.setattr(loop.Training, "_between_steps", stopping)
-        with pytest.raises(Interrupted):
-            train(config, gather(config, table=table, masks=masks), folder=tmp_path / "run")
+    with stop_at(4), pytest.raises(Interrupted):
+        train(config, gather(config, table=table, masks=masks), folder=tmp_path / "run")
     assert same(train(config, gather(config, table=table, masks=masks), folder=tmp_path / "run"), expected)
     with pytest.raises(ValueError, match="masks have changed since it began"):
         train(config, gather(config, table=table, masks=255 - masks), folder=tmp_path / "run")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from stopping import stop_at
 from torch import Tensor, nn
 from training.loop_outcomes import METHODS, bits
 
@@ -89,18 +90,11 @@ def test_when_a_run_is_checked_is_no_matter_of_the_clock(
 
 
 def test_a_resumed_run_is_checked_after_the_same_iterations(
-    settings: Make, materials: Gather, monkeypatch: pytest.MonkeyPatch, checks: list[int], tmp_path: Path
+    settings: Make, materials: Gather, checks: list[int], tmp_path: Path
 ) -> None:
     config = settings(epochs=2, steps=100, model="linear")
-    between: Callable[..., None] = loop.Training._between_steps
-
-    def stopping(run: loop.Training, request: StopRequest) -> None:
-        request.made = run.progress.step in (30, 64, 150)
-        between(run, request)
-
-    monkeypatch.setattr(loop.Training, "_between_steps", stopping)
-    for _ in range(3):
-        with pytest.raises(Interrupted):
+    for step in (30, 64, 150):
+        with stop_at(step), pytest.raises(Interrupted):
             train(config, materials(config), folder=tmp_path)
     train(config, materials(config), folder=tmp_path)
     assert checks == [64, 100, 128, 192, 200]

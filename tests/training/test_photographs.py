@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from stopping import stop_at
 
 from ipg.config import RunConfig
 from ipg.experiments.arms import arms_of
 from ipg.experiments.study import Study, Trial
 from ipg.experiments.trial import run_trial
-from ipg.training import loop
 from ipg.training.interrupt import Interrupted
 from ipg.training.loop import train
 from ipg.training.materials import gather
@@ -78,21 +77,11 @@ def test_from_files_to_a_model(config: RunConfig) -> None:
     assert outcome.rows[-1]["train"]["disagreement"] >= 0
 
 
-def test_the_same_bits_after_a_stop(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_bits_after_a_stop(config: RunConfig, tmp_path: Path) -> None:
     """Views are drawn from generators whose state is in the checkpoint."""
     expected = train(config, gather(config)).model.state_dict()
-    between: Callable[..., None] = loop.Training._between_steps
-
-    def stopping(self: loop.Training, request: object) -> None:
-        between(self, request)
-        if self.progress.step == 4:
-            self._save()
-            raise Interrupted
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_between_steps", stopping)
-        with pytest.raises(Interrupted):
-            train(config, gather(config), folder=tmp_path / "run")
+    with stop_at(4), pytest.raises(Interrupted):
+        train(config, gather(config), folder=tmp_path / "run")
     found = train(config, gather(config), folder=tmp_path / "run").model.state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in found.items())
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from stopping import stop_at
 from torch import nn
 from training.loop_outcomes import bits, timeless
 
@@ -16,7 +17,6 @@ from ipg.config import EARLIER, MARGIN, TRAINED_CROP, TRAINED_FLIP, RunConfig
 from ipg.data.table import ImageTable
 from ipg.evaluation.groups import evaluate
 from ipg.models import build_model, save_weights
-from ipg.training import loop
 from ipg.training.folder import FolderError
 from ipg.training.interrupt import Interrupted
 from ipg.training.loop import train
@@ -37,22 +37,6 @@ def weights(table: ImageTable, tmp_path: Path) -> str:
 
 def views(config: Any) -> dict[str, Any]:
     return {name: config[name] for name in EARLIER}
-
-
-def stopped(config: RunConfig, made: Materials, folder: Path, monkeypatch: pytest.MonkeyPatch, *, at: int) -> None:
-    """A run of which nothing is left but its checkpoint."""
-    between: Callable[..., None] = loop.Training._between_steps
-
-    def stop(self: loop.Training, request: object) -> None:
-        between(self, request)
-        if self.progress.step == at:
-            self._save()
-            raise Interrupted
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_between_steps", stop)
-        with pytest.raises(Interrupted):
-            train(config, made, folder=folder)
 
 
 @pytest.mark.parametrize("method", ["erm", "ipg"])
@@ -93,12 +77,12 @@ def test_a_run_of_an_earlier_version_goes_on_with_what_it_had(
     materials: Gather,
     weights: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     missing: tuple[str, ...],
 ) -> None:
     config = settings("ipg", model="small_cnn", weights=weights)
     earlier = config.with_changes(**EARLIER)
-    stopped(earlier, materials(earlier), tmp_path / "run", monkeypatch, at=6)
+    with stop_at(6), pytest.raises(Interrupted):
+        train(earlier, materials(earlier), folder=tmp_path / "run")
     file = tmp_path / "run" / "config.json"
     record = json.loads(file.read_text(encoding="utf-8"))
     for name in missing:
@@ -113,12 +97,11 @@ def test_a_run_of_an_earlier_version_goes_on_with_what_it_had(
     assert again.result == outcome.result
 
 
-def test_a_fresh_network_goes_on_with_the_margin_that_it_had(
-    settings: Make, materials: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fresh_network_goes_on_with_the_margin_that_it_had(settings: Make, materials: Gather, tmp_path: Path) -> None:
     config = settings("ipg", model="small_cnn", margin="auto")
     earlier = config.with_changes(margin="0.5x")
-    stopped(earlier, materials(earlier), tmp_path / "run", monkeypatch, at=6)
+    with stop_at(6), pytest.raises(Interrupted):
+        train(earlier, materials(earlier), folder=tmp_path / "run")
     outcome = train(config, materials(config), folder=tmp_path / "run")
     assert outcome.result["config"]["margin"] == "0.5x"
     assert torch.equal(bits(outcome.model), bits(train(earlier, materials(earlier)).model))
@@ -126,18 +109,19 @@ def test_a_fresh_network_goes_on_with_the_margin_that_it_had(
 
 
 def test_a_first_stage_of_an_earlier_version_goes_on(
-    settings: Make, materials: Gather, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Make, materials: Gather, weights: str, tmp_path: Path
 ) -> None:
     config = settings("jtt", model="small_cnn", weights=weights)
     earlier = config.with_changes(**EARLIER)
-    stopped(earlier, materials(earlier), tmp_path / "run", monkeypatch, at=2)
+    with stop_at(2), pytest.raises(Interrupted):
+        train(earlier, materials(earlier), folder=tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
     outcome = train(config, materials(config), folder=tmp_path / "run")
     assert torch.equal(bits(outcome.model), bits(train(earlier, materials(earlier)).model))
 
 
 def test_a_run_that_never_got_anywhere_says_nothing(
-    settings: Make, materials: Gather, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Make, materials: Gather, weights: str, tmp_path: Path
 ) -> None:
     config = settings("erm", model="small_cnn", weights=weights, epochs=1)
     train(config.with_changes(**EARLIER), materials(config), folder=tmp_path / "run")
