@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from modules import load_file
 
 from ipg.models.native import obstacle
 
@@ -25,11 +25,7 @@ for _ in sys.stdin:
 @pytest.fixture
 def script(repo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, on the small network alone, with a stand-in that takes half a second an epoch."""
-    spec = importlib.util.spec_from_file_location("against_spuco", repo_root / "benchmarks" / "against_spuco.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_file(repo_root / "benchmarks" / "against_spuco.py")
     worker = tmp_path / "worker.py"
     worker.write_text(STAND_IN, encoding="utf-8")
     monkeypatch.setattr(module, "WORKER", worker)

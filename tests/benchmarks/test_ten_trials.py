@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from experiments.study_stubs import failing, quick, study
+from modules import load_file
 
 
 @pytest.fixture
 def script(repo_root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, on four trials that are done at once."""
-    spec = importlib.util.spec_from_file_location("ten_trials", repo_root / "benchmarks" / "ten_trials.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_file(repo_root / "benchmarks" / "ten_trials.py")
     monkeypatch.setattr(module, "find_study", lambda name: study(4))
     monkeypatch.setattr(module, "run_trial", quick)
     return module

@@ -1,5 +1,4 @@
 import gzip
-import importlib.util
 import json
 import struct
 from pathlib import Path
@@ -7,17 +6,13 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from modules import load_file
 from PIL import Image
 
 
 @pytest.fixture
 def tool(repo_root: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("embed_fashion", repo_root / "tools" / "embed_fashion.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(repo_root / "tools" / "embed_fashion.py")
 
 
 def test_sprite_holds_the_first_images_of_the_permutation_row_by_row(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from forking import Template
+from modules import load_file
 
 WORKER = Path(__file__).with_name("worker.py")
 LIMIT_SECONDS = 240
@@ -22,13 +21,7 @@ Launch = Callable[[int, Sequence[str]], list[dict[str, Any]]]
 @pytest.fixture(scope="session")
 def worker() -> ModuleType:
     """The same trainings, by this process alone."""
-    spec = importlib.util.spec_from_file_location("ipg_distributed_tests_worker", WORKER)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file(WORKER)
 
 
 @pytest.fixture(scope="session")

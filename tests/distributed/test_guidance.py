@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from ipg.collectives import GlobalCrossEntropy, Peers, find_peers, shard
 from ipg.guidance import Guidance, Pairs
 from ipg.pairs.pairset import PairSampler
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 Launch = Callable[[int, Sequence[str]], list[dict[str, Any]]]
 
@@ -41,14 +43,6 @@ DOUBLE = [
     "uneven, bare",
     "fewer than processes",
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 processes", "4 processes"])

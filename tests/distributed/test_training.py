@@ -18,6 +18,7 @@ import pytest
 import torch
 from filelock import FileLock
 from forking import Template
+from waiting import wait_for
 
 from ipg.training.checkpoint import load_checkpoint
 from ipg.training.distributed import ProcessLostError, Team, _clear_loss, processes
@@ -366,14 +367,6 @@ def children(pid: int) -> list[int]:
             if int((place / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
                 found.append(int(place.name))
     return found
-
-
-def wait_for(there: Callable[[], bool], *, seconds: float = LIMIT_SECONDS) -> None:
-    """Look until it is there."""
-    until = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < until, f"not there after {seconds:g} seconds"
-        time.sleep(0.1)
 
 
 # -- a team of one ---------------------------------------------------------------------------------------------------

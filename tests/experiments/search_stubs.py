@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from waiting import wait_for
+
 from ipg.config import RunConfig
 from ipg.experiments.search.plan import Plan
 from ipg.experiments.search.trial import SearchTrial
@@ -96,14 +98,6 @@ def slowly(trial: SearchTrial, **options: Any) -> dict[str, Any]:
 def begun(notes: Path) -> dict[int, list[int]]:
     """By trial, which processes began it."""
     return {int(file.stem): [int(line) for line in file.read_text("utf-8").split()] for file in notes.glob("*.txt")}
-
-
-def wait_for(what: Any, *, seconds: float = 120.0) -> None:
-    """Wait until `what` returns something true."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
+
+from waiting import wait_for
 
 from ipg.config import RunConfig
 from ipg.experiments.study import Study, Trial
@@ -99,14 +100,6 @@ def pipes(trial: Trial, **options: Any) -> dict[str, Any]:
 def pids(folder: Path) -> set[int]:
     """Who has begun a trial."""
     return {int(line) for file in folder.glob("*.txt") for line in file.read_text(encoding="utf-8").split()}
-
-
-def wait_for(what: Any, *, seconds: float = 120.0) -> None:
-    """Wait until `what` returns something true."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 if __name__ == "__main__":

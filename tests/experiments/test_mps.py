@@ -8,13 +8,12 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from waiting import wait_for
 
 from ipg.experiments import mps
 from ipg.experiments.mps import LOGS, PIPES, side_by_side
@@ -125,13 +124,6 @@ def test_the_daemon_quits_when_its_runner_is_killed(program: Program, temporary:
         assert "Multi-Process Service" in runner.stdout.readline()
         runner.send_signal(signal.SIGKILL)
     wait_for(lambda: program.told == ["-d", "quit"] and nothing_is_left(temporary))
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 def test_what_the_user_has_set_is_set_again(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
