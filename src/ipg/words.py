@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable
 
-__all__ = ["are", "bytes_in_words", "did_you_mean", "listed", "number_of", "ranges", "seconds_in", "times"]
+__all__ = ["are", "bytes_in_words", "did_you_mean", "listed", "number_of", "ranges", "times"]
 
 NEAR = 0.55
 """How much of a name has to be there for another to be meant: less than difflib asks for, for names of few letters."""
@@ -20,14 +19,6 @@ def number_of(number: int, what: str) -> str:
 def times(number: int) -> str:
     """How often: `once`, `2 times`."""
     return "once" if number == 1 else f"{number:,} times"
-
-
-def seconds_in(text: str, what: str) -> float:
-    """Seconds in a time such as `90s`, `30m` or `2h`; `what` says whose it is where it is none."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
-    if found is None or not float(found[1]):
-        raise ValueError(f"{what} {text}: expected a time such as 90s, 30m or 2h")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 def bytes_in_words(number: float) -> str:

@@ -16,12 +16,13 @@ import pytest
 import torch
 from forking import Forked, Template
 
+from ipg.data.parallel import cores
 from ipg.experiments import attempt, runner, workers
 from ipg.experiments.arms import is_timed
 from ipg.experiments.attempt import Job
 from ipg.experiments.runner import Tally, run_study
 from ipg.experiments.store import Store, read_rows
-from ipg.experiments.workers import cores, gpu_of, sharing, suitable_workers
+from ipg.experiments.workers import gpu_of, sharing, suitable_workers
 
 # -- how many, and where -----------------------------------------------------------------------------------------------
 

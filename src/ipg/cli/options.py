@@ -44,6 +44,7 @@ __all__ = [
     "cluster_of",
     "data_name",
     "network_of",
+    "seconds_of",
     "with_settings",
     "with_settings_but",
 ]  # fmt: skip
@@ -142,6 +143,16 @@ def cluster_of(address: str | None, cpus: float | None, gpus: float | None) -> C
     return None if address is None else Cluster(address, 1 if cpus is None else cpus, gpus)
 
 
+def seconds_of(limit: str | None) -> float | None:
+    """The seconds of a `--limit`."""
+    if limit is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", limit.strip())
+    if found is None or not float(found[1]):
+        raise ValueError(f"--limit {limit}: expected a time such as 90s, 30m or 2h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+
+
 def network_of(model: str | None, weights: str | None, normalization: str | None) -> OtherNetwork | None:
     """The network that was asked for in place of the trials' own."""
     from ipg.experiments.study import Network as OtherNetwork
@@ -163,7 +174,7 @@ def with_settings_but(*without: str) -> Callable[[Callable[..., Any]], Callable[
     """Like `with_settings`, for commands that settle the fields `without` by themselves."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        own = [parameter for name, parameter in inspect.signature(command, eval_str=True).parameters.items()]
+        own = inspect.signature(command, eval_str=True).parameters.values()
         kept = [parameter for parameter in own if parameter.name != "settings"]
         shown = [(name, panel) for panel, names in PANELS.items() for name in names if name not in without]
         generated = [_parameter(name, panel) for name, panel in shown]

@@ -24,6 +24,7 @@ from ipg.cli.options import (
     check_cluster,
     cluster_of,
     network_of,
+    seconds_of,
 )
 
 __all__ = ["EXAMPLES", "reproduce"]
@@ -122,7 +123,6 @@ def reproduce(
     from rich.console import Console
 
     from ipg.experiments.reproduce.run import Place, reproduce_all
-    from ipg.words import seconds_in
 
     place = Place(
         results,
@@ -137,7 +137,7 @@ def reproduce(
         seeds=seeds,
         cluster=cluster_of(cluster, cpus, gpus),
         network=network_of(model, weights, normalization),
-        limit=None if limit is None else seconds_in(limit, "--limit"),
+        limit=seconds_of(limit),
     )
     if show:
         from ipg.experiments.reproduce.list import named_listing

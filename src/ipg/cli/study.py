@@ -23,6 +23,7 @@ from ipg.cli.options import (
     check_cluster,
     cluster_of,
     network_of,
+    seconds_of,
 )
 
 if TYPE_CHECKING:
@@ -135,13 +136,12 @@ def study(
 
     from ipg.experiments.store import TIMES
     from ipg.experiments.study import find_study, only
-    from ipg.words import seconds_in
 
     whole = find_study(name, check_options=not show)  # a list is there at once, without torch
     if (network := network_of(model, weights, normalization)) is not None:
         whole = replace(whole, trials=network.over(whole.trials, whole.name))
     found = only(whole, chosen or ())
-    seconds = None if limit is None else seconds_in(limit, "--limit")
+    seconds = seconds_of(limit)
     folder = rows_folder(results, f"{TIMES}/{found.name}" if timed else found.name)
     if show:
         _list(found, folder)

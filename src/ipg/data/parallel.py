@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ipg.data.errors import ProblemsError
 
-__all__ = ["Progress", "carry_out", "in_order"]
+__all__ = ["Progress", "carry_out", "cores", "in_order"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -25,7 +25,7 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[
 
     Who stops taking, be it by Ctrl-C, waits for the few that are under way alone.
     """
-    workers = _cores()
+    workers = cores()
     pool = ThreadPoolExecutor(workers)
     waiting: deque[Future[Result]] = deque()
     try:
@@ -54,6 +54,7 @@ def carry_out(work: Callable[[Item], str | None], items: Collection[Item], progr
         raise ProblemsError(problems)
 
 
-def _cores() -> int:
+def cores() -> int:
+    """How many cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # fewer than the machine has, in containers
     return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from ipg.data.parallel import cores
 from ipg.data.remembering import remembering
 from ipg.experiments.attempt import Ended, Job
 
@@ -25,17 +26,12 @@ if TYPE_CHECKING:
     from ipg.experiments.progress import View
     from ipg.experiments.study import Trial
 
-__all__ = ["Workers", "cores", "gpu_of", "sharing", "suitable_workers"]
+__all__ = ["Workers", "gpu_of", "sharing", "suitable_workers"]
 
 MOST_DEATHS = 3
 """After so many processes have died at one trial it is given up."""
 GRACE_SECONDS = 120.0
 """How long a worker that is asked to stop may take over its checkpoint."""
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def suitable_workers(device: str) -> int:

@@ -22,6 +22,8 @@ from ipg.training.materials import gather
 
 __all__ = ["Stability", "excursions", "observe"]
 
+RATE, BATCH = 3e-3, 128
+
 
 @dataclass(frozen=True)
 class Stability:
@@ -57,7 +59,7 @@ def excursions(violated: tuple[bool, ...]) -> list[int]:
     return [length for flag, length in begun if flag]
 
 
-def observe(tau: float, floor: float, *, seed: int, steps: int, rate: float = 3e-3, batch: int = 128) -> Stability:
+def observe(tau: float, floor: float, *, seed: int, steps: int) -> Stability:
     """Guide the small network on coloured fashion with noisy labels for `steps` iterations."""
     config = RunConfig(data="colored_fashion_noisy", pairs=124, held_out_pairs=0, seed=seed)
     materials = gather(config)
@@ -65,10 +67,10 @@ def observe(tau: float, floor: float, *, seed: int, steps: int, rate: float = 3e
     if materials.pairs is None:
         raise ValueError("there are no pairs to guide by")
     sampler = PairSampler(materials.pairs, 32, seed=derive_seed(seed, "pair batches"))
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     guide = Guidance(model, optimizer, alpha=0.1, tau=tau, margin="0.5x", floor=floor)
     told = []
-    for rows in _batches(len(table), batch, steps, seed):
+    for rows in _batches(len(table), steps, seed):
         images, labels = table.images[rows].float() / 255, table.label[rows]
 
         def loss(images: torch.Tensor = images, labels: torch.Tensor = labels) -> torch.Tensor:
@@ -83,12 +85,12 @@ def observe(tau: float, floor: float, *, seed: int, steps: int, rate: float = 3e
     )
 
 
-def _batches(count: int, batch: int, steps: int, seed: int) -> Iterator[torch.Tensor]:
+def _batches(count: int, steps: int, seed: int) -> Iterator[torch.Tensor]:
     """Rows of `steps` batches, each pass in a new order."""
     random = torch.Generator().manual_seed(derive_seed(seed, "order"))
     done = 0
     while True:
-        for rows in torch.split(torch.randperm(count, generator=random), batch):
+        for rows in torch.split(torch.randperm(count, generator=random), BATCH):
             if done == steps:
                 return
             done += 1

@@ -86,9 +86,9 @@ class Protocol:
         return "search" if self.rule == "search" else "validation"
 
 
-def load_protocol(dataset: str, path: Path = DATA) -> Protocol:
+def load_protocol(dataset: str) -> Protocol:
     """The protocol of a data set; ConfigError where there is none."""
-    content = read_toml(path, "protocol")
+    content = read_toml(DATA, "protocol")
     shared = {name: content.pop(name) for name in ("configurations", "seed")}
     if dataset not in content:
         raise ConfigError([f"the unified protocol does not know {dataset!r}: expected one of {', '.join(content)}"])
@@ -97,18 +97,18 @@ def load_protocol(dataset: str, path: Path = DATA) -> Protocol:
     return Protocol(dataset=dataset, contenders=contenders, **shared, **own)
 
 
-def ceiling_of(study: str, path: Path = DATA) -> float | None:
+def ceiling_of(study: str) -> float | None:
     """What decides in a study that settings are chosen from cannot be above this by honest means; None of others."""
-    protocol = _chosen_in(study, path)
+    protocol = _chosen_in(study)
     return None if protocol is None else protocol.ceiling
 
 
-def sets_apart(study: str, path: Path = DATA) -> dict[str, tuple[str, ...]]:
+def sets_apart(study: str) -> dict[str, tuple[str, ...]]:
     """The settings by which contenders of one method differ, in a study that settings are chosen from; none in others.
 
     Only methods that compete more than once have any.
     """
-    protocol = _chosen_in(study, path)
+    protocol = _chosen_in(study)
     contenders = () if protocol is None else protocol.contenders
     times = Counter(contender.method for contender in contenders)
     found: dict[str, dict[str, Any]] = {method: {} for method, count in times.items() if count > 1}
@@ -118,10 +118,10 @@ def sets_apart(study: str, path: Path = DATA) -> dict[str, tuple[str, ...]]:
     return {method: tuple(names) for method, names in found.items()}
 
 
-def _chosen_in(study: str, path: Path) -> Protocol | None:
+def _chosen_in(study: str) -> Protocol | None:
     """The protocol whose settings are chosen in a study."""
-    content = read_toml(path, "protocol")
-    known = (load_protocol(name, path) for name, own in content.items() if isinstance(own, dict))
+    content = read_toml(DATA, "protocol")
+    known = (load_protocol(name) for name, own in content.items() if isinstance(own, dict))
     return next((protocol for protocol in known if protocol.tuning == study), None)
 
 
