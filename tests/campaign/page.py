@@ -6,7 +6,6 @@ python -m campaign.page --check docs/reliability.md    # exits 1 where page or f
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,10 +13,9 @@ from typing import Any
 
 from campaign.interface import CAMPAIGNS, campaign
 
+from ipg.experiments.pages import bring_up_to_date, fill, page_parser
 from ipg.experiments.store import read_rows
-from ipg.experiments.table import fill
 from ipg.experiments.tables.text import commit_text, wrapped
-from ipg.files import write_text
 
 __all__ = ["TITLES", "main", "page", "pages"]
 
@@ -74,23 +72,16 @@ def _seen(row: dict[str, Any] | None) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page and its figures, or check them."""
-    parser = argparse.ArgumentParser(prog="campaign.page", description="Make the table of reliability.")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", type=Path, metavar="PAGE", help="fill in this page")
-    what.add_argument("--check", type=Path, metavar="PAGE", help="exit 1 where it is not what the rows give")
+    parser = page_parser("campaign.page", "Make the table of reliability.")
     parser.add_argument(
         "--rows", type=Path, help="the rows; ../results/reliability.jsonl from the page where not given"
     )
     given = parser.parse_args(arguments)
-    place: Path = given.write or given.check
-    made = pages(place, read_rows(given.rows or place.resolve().parents[1] / "results" / "reliability.jsonl"))
-    stale = [file for file, text in made.items() if not file.exists() or file.read_text(encoding="utf-8") != text]
-    if stale and given.check:
-        print(f"{stale[0]} is not what the rows give; run python -m campaign.page --write {place}", file=sys.stderr)
-        return 1
-    for file in stale:
-        write_text(file, made[file])
-    return 0
+
+    def make(place: Path) -> dict[Path, str]:
+        return pages(place, read_rows(given.rows or place.resolve().parents[1] / "results" / "reliability.jsonl"))
+
+    return bring_up_to_date(parser.prog, given, make)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from experiments.table_rows import DRAWS_THE_SAME
 
 from ipg.experiments.reproduce import plan as reproduce_plan
 from ipg.experiments.reproduce.figures import drawings_of
-from ipg.experiments.reproduce.page import filled, filled_page, stale
+from ipg.experiments.reproduce.page import filled, filled_page
 from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.reproduce.rows import measure
 from ipg.experiments.reproduce.run import main
@@ -100,10 +100,9 @@ def test_the_projects_own_overview_leads_to_its_headings(repo_root: Path) -> Non
 def test_the_projects_own_page_is_what_its_rows_give(repo_root: Path) -> None:
     page = repo_root / "docs" / "results.md"
     given = filled_page(page, repo_root / "results")
-    assert [path.name for path in given if not path.is_file()] == []
+    assert [path.name for path, text in given.items() if path.is_file() == (text is None)] == []
     same = {path: text for path, text in given.items() if path == page or DRAWS_THE_SAME}
     assert [path.name for path, text in same.items() if path.read_text(encoding="utf-8") != text] == []
-    assert stale(page, given) == []
     assert all(f"<!-- reproduce:{name} -->" in given[page] for name in reproduce_plan.names())
 
 
@@ -215,9 +214,8 @@ def test_a_page_shows_what_a_search_found_once_there_are_trials_enough(tmp_path:
 def test_figures_of_searches_and_curves_that_no_row_gives_are_stale(tmp_path: Path) -> None:
     folder = tmp_path / "page"
     folder.mkdir()
+    (page := tmp_path / "page.md").touch()
     for stem in ("hyperparameters-colored_mnist-tau", "dynamics-task_loss", "by-hand-drawn"):
         (folder / f"{stem}.svg").touch()
-    assert [path.stem for path in stale(tmp_path / "page.md", {})] == [
-        "dynamics-task_loss",
-        "hyperparameters-colored_mnist-tau",
-    ]
+    gone = [path.stem for path, text in filled_page(page, tmp_path).items() if text is None]
+    assert gone == ["dynamics-task_loss", "hyperparameters-colored_mnist-tau"]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from experiments.table_rows import DRAWS_THE_SAME, PAGE, arguments, row
 
+from ipg.experiments.pages import fill
 from ipg.experiments.study import load_study
-from ipg.experiments.table import PICTURE, fill, main
+from ipg.experiments.table import PICTURE, main
 
 
 def test_fill_replaces_what_stands_between_the_markers_alone() -> None:

@@ -8,7 +8,6 @@ A place for a table is `<!-- results:growth -->` and `<!-- /results:growth -->`,
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -16,9 +15,8 @@ from pathlib import Path
 
 from ipg.benchmarks.figures import TITLES, Curve, draw_growth, growth_data, power
 from ipg.benchmarks.rows import Row, newest, read
-from ipg.experiments.table import fill
+from ipg.experiments.pages import bring_up_to_date, fill, page_parser
 from ipg.experiments.tables.text import markdown, origin, short
-from ipg.files import write_text
 
 __all__ = ["benchmark_table", "growth_table", "pages"]
 
@@ -110,28 +108,14 @@ def pages(page: Path, rows: Sequence[Row]) -> dict[Path, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page and its figures, or check them."""
-    parser = argparse.ArgumentParser(prog="ipg.benchmarks.page", description="Make the tables and the figure of speed.")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", type=Path, metavar="PAGE", help="fill in this page, and draw the figure beside it")
-    what.add_argument("--check", type=Path, metavar="PAGE", help="exit 1 where something is not what the rows give")
+    parser = page_parser("ipg.benchmarks.page", "Make the tables and the figure of speed.")
     parser.add_argument("--rows", type=Path, help="the rows; ../results/speed.jsonl from the page where not given")
     given = parser.parse_args(arguments)
-    page: Path = given.write or given.check
-    try:
-        made = pages(page, read(given.rows or page.resolve().parents[1] / "results" / "speed.jsonl"))
-    except (OSError, ValueError) as error:
-        print(f"ipg.benchmarks.page: {error}", file=sys.stderr)
-        return 2
-    stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    for path in stale:
-        if given.write:
-            write_text(path, made[path])
-            print(f"{path}: written")
-        else:
-            print(
-                f"{path} is not what the rows give; run python -m ipg.benchmarks.page --write {page}", file=sys.stderr
-            )
-    return 1 if stale and not given.write else 0
+
+    def make(page: Path) -> dict[Path, str]:
+        return pages(page, read(given.rows or page.resolve().parents[1] / "results" / "speed.jsonl"))
+
+    return bring_up_to_date(parser.prog, given, make)
 
 
 if __name__ == "__main__":

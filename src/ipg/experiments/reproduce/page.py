@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ipg.data.load import DATASETS
 from ipg.experiments.arms import Figure, Spread
+from ipg.experiments.pages import between
 from ipg.experiments.reproduce.cells import KEPT_TABLE
 from ipg.experiments.reproduce.dynamics import CURVES
 from ipg.experiments.reproduce.figures import Drawing, drawings_of, search_drawings
@@ -27,7 +28,7 @@ from ipg.experiments.reproduce.table import FACTORS, table_of
 from ipg.report.figures.drawing import standalone
 from ipg.words import number_of
 
-__all__ = ["Filled", "filled", "filled_page", "stale", "verdict"]
+__all__ = ["Filled", "filled", "filled_page", "verdict"]
 
 
 @dataclass(frozen=True)
@@ -38,21 +39,19 @@ class Filled:
     figures: dict[str, str]
 
 
-def filled_page(page: Path, results: Path) -> dict[Path, str]:
-    """What the rows give, by file: the figures of `page`, then the page itself.
+def filled_page(page: Path, results: Path) -> dict[Path, str | None]:
+    """What the rows give, by file: the figures of `page`, then the page itself; None for figures that no row gives.
+
+    Those are told by their names.
 
     Raises:
         OSError: there is no such page.
         ValueError: see `filled`.
     """
     found = filled(page.read_text(encoding="utf-8"), results, page.stem)
-    return {page.with_suffix("") / name: svg for name, svg in found.figures.items()} | {page: found.text}
-
-
-def stale(page: Path, wanted: Mapping[Path, str]) -> list[Path]:
-    """Figures beside the page, told by their names, that no row gives any more."""
-    beside = sorted(page.with_suffix("").glob("*-*.svg"))
-    return [path for path in beside if path not in wanted and _NAMED.fullmatch(path.stem)]
+    folder = page.with_suffix("")
+    gone = (path for path in sorted(folder.glob("*-*.svg")) if _NAMED.fullmatch(path.stem))
+    return {**dict.fromkeys(gone), **{folder / name: svg for name, svg in found.figures.items()}, page: found.text}
 
 
 def filled(page: str, results: Path, folder: str = "results") -> Filled:
@@ -61,7 +60,7 @@ def filled(page: str, results: Path, folder: str = "results") -> Filled:
     It shows its figures from `folder`.
 
     Raises:
-        ValueError: a marker is not closed, or names nothing that is reproduced.
+        ValueError: a marker is missing, or names nothing that is reproduced.
     """
     figures: dict[str, str] = {}
     rows = {kind: all_rows(results, kind) for kind in (None, "dynamics")}
@@ -71,21 +70,11 @@ def filled(page: str, results: Path, folder: str = "results") -> Filled:
         measured = measure(reproduction, rows["dynamics" if reproduction.kind == "dynamics" else None])
         known.append((reproduction, measured))
         section, drawings = _section(reproduction, measured, results, folder)
-        page = _between(page, f"reproduce:{name}", section)
+        page = between(page, f"reproduce:{name}", section)
         figures |= {f"{stem}.svg": standalone(drawing.svg) for stem, drawing in drawings.items()}
     if "<!-- overview -->" in page:
-        page = _between(page, "overview", _overview(known))
+        page = between(page, "overview", _overview(known))
     return Filled(page, figures)
-
-
-def _between(page: str, marker: str, text: str) -> str:
-    """`page` with `text` in the place of what stands between the two markers."""
-    start, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
-    before, _, rest = page.partition(start)
-    _, closed, after = rest.partition(end)
-    if not closed:
-        raise ValueError(f"the page does not say where {marker!r} ends; put {end} there")
-    return f"{before}{start}\n{text}\n{end}{after}"
 
 
 def _overview(known: Iterable[tuple[Reproduction, Sequence[Measured]]]) -> str:

@@ -10,8 +10,6 @@ never touches `results`.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ipg.data.errors import DataError
+from ipg.experiments.pages import bring_up_to_date, page_parser
 from ipg.experiments.reproduce.cells import KEPT_TABLE, Table, read_markdown, write_table
 from ipg.experiments.reproduce.place import Place, Written
 from ipg.experiments.reproduce.plan import (
@@ -280,33 +279,9 @@ _DATASETS: dict[str, Callable[[Reproduction], list[str]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fill in a page of results and write its figures, or check them."""
-    from ipg.experiments.reproduce.page import filled_page, stale
+    from ipg.experiments.reproduce.page import filled_page
 
-    parser = argparse.ArgumentParser(prog="ipg.experiments.reproduce", description="Fill in the page of the results.")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", type=Path, metavar="PAGE", help="fill in this page, write its figures")
-    what.add_argument("--check", type=Path, metavar="PAGE", help="exit 1 where they are not what the rows give")
+    parser = page_parser("ipg.experiments.reproduce", "Fill in the page of the results.")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the rows")
-    given: Any = parser.parse_args(arguments)
-    page: Path = given.write or given.check
-    try:
-        wanted = filled_page(page, given.results)
-        there = {path: path.read_text(encoding="utf-8") for path in wanted if path.is_file()}
-        wrong = [path for path, text in wanted.items() if there.get(path) != text]
-        beyond = stale(page, wanted)
-    except (OSError, ValueError) as error:
-        print(f"ipg.experiments.reproduce: {error}", file=sys.stderr)
-        return 2
-    if given.write:
-        for path in wrong:
-            write_text(path, wanted[path])
-            print(f"{path}: written")
-        for path in beyond:
-            path.unlink()
-            print(f"{path}: removed")
-        return 0
-    if not (first := next(iter([*wrong, *beyond]), None)):
-        return 0
-    stands = "is not what the rows give" if first.is_file() else "is missing"
-    print(f"{first} {stands}; run python -m ipg.experiments.reproduce --write {page}", file=sys.stderr)
-    return 1
+    given = parser.parse_args(arguments)
+    return bring_up_to_date(parser.prog, given, lambda page: filled_page(page, given.results))
