@@ -10,6 +10,7 @@ import pytest
 
 from ipg.config import EARLIER, MARGIN, TRAINED_CROP, TRAINED_FLIP, RunConfig, earlier
 from ipg.experiments.arms import same_run
+from ipg.experiments.reproduce.place import Place
 from ipg.experiments.reproduce.plan import load_reproduction, names, shared
 from ipg.experiments.reproduce.rows import all_rows, measure
 from ipg.experiments.reproduce.search import papers_settings
@@ -116,8 +117,6 @@ def test_searches_of_the_paper_begin_where_they_did(
 
     monkeypatch.setattr(reproduced, "data_obstacle", lambda data, path: None)
     monkeypatch.setattr(reproduced, "obstacle", asked)
+    place = Place(tmp_path, tmp_path, device="cpu", engine="eager", workers=1)
     with pytest.raises(Asked):
-        reproduced.search_settings(
-            load_reproduction("hyperparameters"), dataset, tmp_path, None, workers=1, device="cpu", engine="eager",
-            console=None,
-        )  # type: ignore[arg-type]  # fmt: skip
+        reproduced.search_settings(load_reproduction("hyperparameters"), dataset, tmp_path, place)

@@ -181,7 +181,7 @@ def test_the_limit_is_for_all_together(files: Path, place: Place, monkeypatch: p
         return Tally(len(study.trials) - (study.name == lacking), 0, 0)
 
     monkeypatch.setattr(reproduce_queue, "run_study", run_study)
-    monkeypatch.setitem(reproduce_run._OTHERS, "search", lambda *given: asked.append(("search", given[1].limit)))
+    monkeypatch.setitem(reproduce_run._OTHERS, "search", lambda *given: asked.append(("search", given[1].time_left)))
     names, lacking = ["timed", "first", "searched"], "first"
     written = reproduce_all(names, replace(place, limit=60.0))
     assert [one.left for one in written if one] == [True, True]  # the timed ones are not begun

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,10 +37,22 @@ class Place:
     """Run the first so many seeds of every setting alone."""
     limit: float | None = None
     """Seconds after which trials under way are saved and the rest is left."""
+    begun: float = field(default_factory=time.monotonic, compare=False)
+    """When they begin to count."""
     cluster: Cluster | None = None
     """Where to run trials instead of on this machine."""
     network: Network | None = None
     """In the place of the one that trials which start from weights name."""
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds until the rest is left, none or fewer where that is now; None without a limit."""
+        return None if self.limit is None else self.limit - (time.monotonic() - self.begun)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the rest is left."""
+        return (left := self.time_left) is not None and left <= 0
 
     def data_path(self, dataset: str) -> str | None:
         """Where a data set is, where that was said."""

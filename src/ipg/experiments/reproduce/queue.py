@@ -8,7 +8,6 @@ GPU.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -104,16 +103,15 @@ def run_missing(asked: Sequence[Asked], place: Place) -> list[Run]:
     Raises:
         DataError: nothing can be run, and there is not a row.
     """
-    begun, over = time.monotonic(), False
+    over = False
     entries = _left(asked, place) if place.run else ()
     failed: set[Hashable] = set()
     for queue in sorted({entry.asked.queue for entry in entries}):
-        time_left = None if place.limit is None else place.limit - (time.monotonic() - begun)
-        if over or (time_left is not None and time_left <= 0):
+        if over or place.is_over:
             over = True
             break
         own = [entry for entry in entries if entry.asked.queue == queue]
-        failures, over = _work_off(own, place, time_left)
+        failures, over = _work_off(own, place)
         failed |= {entry.run for entry in own if entry.trial.key in failures}
     rows = rows_of(asked)
     return [_stands(one, rows[one.results, one.kind], entries, failed, over=over) for one in asked]
@@ -155,7 +153,7 @@ def _any_rows(one: Asked, rows: AllRows) -> bool:
     return any(found.rows for found in measure(one.reproduction, rows[one.results, one.kind]))
 
 
-def _work_off(entries: Sequence[_Entry], place: Place, limit: float | None) -> tuple[frozenset[str], bool]:
+def _work_off(entries: Sequence[_Entry], place: Place) -> tuple[frozenset[str], bool]:
     """Run the trials of one queue; the keys of those that failed, and whether the time was over."""
     trials = tuple(entry.trial for entry in entries)
     alone, kind = entries[0].asked.queue
@@ -167,11 +165,11 @@ def _work_off(entries: Sequence[_Entry], place: Place, limit: float | None) -> t
         engine=place.engine,
         workers=_workers(place) if alone else place.workers,
         cluster=place.cluster,
-        limit=limit,
+        limit=place.time_left,
         run=_run_of(kind, alone=alone),
         console=place.console,
     )
-    return tally.failures, limit is not None and tally.done + tally.failed + tally.elsewhere < len(trials)
+    return tally.failures, place.limit is not None and tally.done + tally.failed + tally.elsewhere < len(trials)
 
 
 def _workers(place: Place) -> int | None:

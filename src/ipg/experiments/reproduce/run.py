@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ipg.data.errors import DataError
 from ipg.experiments.pages import bring_up_to_date, page_parser
@@ -57,7 +56,7 @@ def reproduce_all(given: Sequence[str], place: Place, *, quick: bool = False) ->
         ConfigError: there is none of that name, or nothing fits what is to be run.
         DataError: there is not a row, and the files to make one are missing: what, and where to get them.
     """
-    begun = time.monotonic()
+    place = replace(place, begun=time.monotonic())
     if quick:
         place = replace(place, data_paths={})  # embedded images lie nowhere
     asked = asked_for(given, place, quick=quick)
@@ -68,9 +67,8 @@ def reproduce_all(given: Sequence[str], place: Place, *, quick: bool = False) ->
     ]
     for one in asked:
         if (make := _OTHERS.get(one.reproduction.kind)) is not None:
-            left = None if place.limit is None else place.limit - (time.monotonic() - begun)
             try:
-                written.append(make(one.reproduction, replace(place, results=one.results, limit=left), one.folder))
+                written.append(make(one.reproduction, replace(place, results=one.results), one.folder))
             except DataError as error:
                 if len(asked) == 1:
                     raise
@@ -234,20 +232,15 @@ def _search(reproduction: Reproduction, place: Place, folder: Path) -> Written:
     from ipg.experiments.reproduce.search import search_rows, search_settings, search_table
 
     home = place.results / reproduction.name
-    machine: dict[str, Any] = {name: getattr(place, name) for name in ("workers", "device", "engine", "console")}
-    begun, over = time.monotonic(), False
+    over = False
     datasets = chosen_datasets(_DATASETS["search"](reproduction), place.only) if place.run else []
     obstacles: dict[str, str] = {}
     for dataset in datasets:
-        time_left = None if place.limit is None else place.limit - (time.monotonic() - begun)
-        if over or (time_left is not None and time_left <= 0):
+        if over or place.is_over:
             over = True
             break
         try:
-            whole = search_settings(
-                reproduction, dataset, home / dataset, place.data_path(dataset), limit=time_left, **machine
-            )
-            over = not whole
+            over = not search_settings(reproduction, dataset, home / dataset, place)
         except DataError as error:
             obstacles[dataset] = str(error)
     if datasets and len(obstacles) == len(datasets) and not any(search_rows(reproduction, home).values()):

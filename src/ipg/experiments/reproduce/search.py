@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from ipg.config import RunConfig, earlier, read_toml
 from ipg.data.errors import DataError
 from ipg.experiments.arms import Row
 from ipg.experiments.reproduce.cells import Table
+from ipg.experiments.reproduce.place import Place
 from ipg.experiments.reproduce.plan import Reproduction, shared, title_of
 from ipg.experiments.reproduce.rows import data_obstacle, obstacle
 from ipg.experiments.reproduce.table import RULES
@@ -83,21 +82,10 @@ def papers_settings(dataset: str) -> dict[str, Any]:
     return settings
 
 
-def search_settings(
-    reproduction: Reproduction,
-    dataset: str,
-    home: Path,
-    path: str | None,
-    *,
-    workers: int | None,
-    device: str,
-    engine: str,
-    console: Console,
-    limit: float | None = None,
-) -> bool:
+def search_settings(reproduction: Reproduction, dataset: str, home: Path, place: Place) -> bool:
     """Search for the settings of one data set; a search that was stopped goes on. Whether it came to its end.
 
-    `engine` is that of trials whose settings name none; after `limit` seconds trials under way are saved.
+    The engine of `place` is that of trials whose settings name none.
 
     Raises:
         DataError: a file is missing; the message says which.
@@ -110,14 +98,15 @@ def search_settings(
         data = small["data"][dataset]
         kept = {name: settings[name] for name in ("alpha", "tau", "margin", "every")}
         settings = {**small["config"], **kept, "pairs": 124}
-    here = {"data": data, "data_path": path, "device": device, "seed": SEED}
-    config = RunConfig.from_mapping({"engine": engine, "restarts": 0, **earlier(settings), **settings, **here})
+    path = place.data_path(dataset)
+    here = {"data": data, "data_path": path, "device": place.device, "seed": SEED}
+    config = RunConfig.from_mapping({"engine": place.engine, "restarts": 0, **earlier(settings), **settings, **here})
     given = ["pairs", "every", "pair_batch"]
     vary = [] if reproduction.quick else list(VARIED)
     if (why := data_obstacle(data, path) or obstacle(config, path)) is not None:
         raise DataError(why)
     plan = make_plan(config, name=f"reproduce-{data}", vary=vary, given=given, trials=reproduction.settings["trials"])
-    found = search(plan, home, workers=workers, console=console, limit=limit)
+    found = search(plan, home, workers=place.workers, console=place.console, limit=place.time_left)
     return bool(found.done >= reproduction.settings["trials"])
 
 
