@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 __all__ = [
-    "add_gradients", "check_cleared", "check_none_yet", "check_place", "check_reach", "first_part", "global_norm",
-    "reaches_all", "set_gradients", "unscale", "widest",
+    "add_gradients", "check_cleared", "check_none_yet", "check_place", "check_reach", "check_reentry", "first_part",
+    "global_norm", "reaches_all", "set_gradients", "unscale", "widest",
 ]  # fmt: skip
 
 
@@ -64,8 +64,7 @@ def check_reach(
     output: object, model: nn.Module, head: nn.Module, parameters: Sequence[Tensor], *, sharded: bool
 ) -> None:
     """Refuse features without a graph where the optimizer's `parameters` hold some of the model's before its head."""
-    kept = {id(p) for p in parameters} - {id(p) for p in head.parameters()}
-    beyond = [p for p in model.parameters() if id(p) in kept]
+    beyond = _beyond(model, head, parameters)
     if not beyond or not torch.is_grad_enabled():
         return
     if sharded or not reaches_all(output, beyond):  # what is behind the head reaches the output
@@ -73,6 +72,34 @@ def check_reach(
             "the corrective loss reaches the head alone: its features arrive detached. Let the model compute "
             "them with gradients, or leave the backbone's parameters out of the optimizer."
         )
+
+
+def check_reentry(loss: Tensor, model: nn.Module, head: nn.Module, parameters: Sequence[Tensor]) -> None:
+    """Refuse layers that are checkpointed by re-entry where the optimizer's `parameters` hold some before the head.
+
+    torch differentiates those in `backward` alone: to `autograd.grad` their parameters seem unused.
+    """
+    if not _beyond(model, head, parameters):
+        return
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            raise RuntimeError(
+                "the corrective loss cannot reach layers that are checkpointed by re-entry: checkpoint them with "
+                "use_reentrant=False, for models of transformers model.gradient_checkpointing_enable("
+                "gradient_checkpointing_kwargs={'use_reentrant': False})"
+            )
+        seen.add(node)
+        waiting.extend(following for following, _ in node.next_functions)
+
+
+def _beyond(model: nn.Module, head: nn.Module, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Those of the optimizer's `parameters` that are the model's, but not its head's."""
+    kept = {id(p) for p in parameters} - {id(p) for p in head.parameters()}
+    return [p for p in model.parameters() if id(p) in kept]
 
 
 def check_place(parameters: Sequence[Tensor], device: torch.device) -> None:

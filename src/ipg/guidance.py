@@ -37,7 +37,16 @@ from ipg.collectives import Group, find_peers
 from ipg.comparison import Comparison, compare, compiled, is_compiled
 from ipg.condition import TaskScale, task_scale
 from ipg.forward import PairForward
-from ipg.gradients import check_cleared, check_none_yet, check_place, global_norm, set_gradients, unscale, widest
+from ipg.gradients import (
+    check_cleared,
+    check_none_yet,
+    check_place,
+    check_reentry,
+    global_norm,
+    set_gradients,
+    unscale,
+    widest,
+)
 from ipg.pace import Every, FollowingPace, Pace
 from ipg.paired import DrawsPairs, Pairs, check_kind
 from ipg.records import Correction, Report, Spread, Terms, as_number, keep_correction, keep_pairs, plain_report
@@ -122,7 +131,7 @@ class Guidance:
             model, head, distance=distance, autocast=autocast, hold=batch_norm == "eval", peers=self.peers
         )
         self._compiled = is_compiled(model) and parameters[0].device.type == "cuda"
-        self._looked = False
+        self._looked = self._followed = False
 
         self.iteration = 0
         self._values = torch.zeros(4, dtype=widest(parameters), device=parameters[0].device)
@@ -233,6 +242,9 @@ class Guidance:
             self._scaled(loss).backward()  # type: ignore[no-untyped-call]
             gradients = [parameter.grad for parameter in parameters]
         else:
+            if not self._followed:
+                check_reentry(loss, self.model, self._forward.tap.head, parameters)
+                self._followed = True
             gradients = torch.autograd.grad(self._scaled(loss), list(parameters), allow_unused=True)
         if all(gradient is None for gradient in gradients):
             raise RuntimeError("the corrective loss reaches no parameter of the optimizer: give it the model's own")
