@@ -198,20 +198,22 @@ class Guidance:
     def _correct(self, pairs: Pairs) -> None:
         """Lines 1 to 10: the corrective update; nothing here asks the device for a value."""
         parameters = self.parameters()
-        with self.comparing():  # to the end of the backward pass, in which checkpointed layers run again
-            terms = self.terms(pairs)
-            gradients = self.gradients(terms.alignment + terms.uniformity, parameters)
-        self.watch.counters[0] += 1
-        set_gradients(parameters, gradients)
-        if not self.peers.sharded:
-            self.peers.mean_(cast(Tensor, parameter.grad) for parameter in parameters)
-        if self.scaler is not None:
-            self.scaler.unscale_(self.optimizer)
-        norm = global_norm([cast(Tensor, parameter.grad) for parameter in parameters])
-        self._update()
-        self._clear()
+        try:
+            with self.comparing():  # to the end of the backward pass, in which checkpointed layers run again
+                terms = self.terms(pairs)
+                gradients = self.gradients(terms.alignment + terms.uniformity, parameters)
+            set_gradients(parameters, gradients)
+            if not self.peers.sharded:
+                self.peers.mean_(cast(Tensor, parameter.grad) for parameter in parameters)
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            norm = global_norm([cast(Tensor, parameter.grad) for parameter in parameters])
+            self._update()
+        finally:
+            self._clear()  # a correction that fails leaves none of its gradients to the next
         check_cleared(self.optimizer, parameters)
         torch.clear_autocast_cache()  # inside the caller's autocast the task batch would meet the weights of before
+        self.watch.counters[0] += 1
         self._run(keep_correction)(self._values, self.watch.counters, [term.detach() for term in terms], norm)
 
     def terms(self, pairs: Pairs) -> Terms:

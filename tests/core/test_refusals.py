@@ -167,6 +167,21 @@ def test_a_step_that_fails_leaves_no_gradients(toys: ModuleType) -> None:
     guide.step(lambda: F.cross_entropy(model(x), y), toys.pairs())
 
 
+def test_a_correction_that_fails_leaves_no_gradients(toys: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = toys.mlp()
+    guide = guided(model)
+
+    def full() -> None:
+        raise torch.OutOfMemoryError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(guide.optimizer, "step", full)
+        with pytest.raises(torch.OutOfMemoryError, match="planted"):
+            guide.correct(toys.pairs())
+    assert guide.iteration == guide.watch.counters[0] == 0
+    assert guide.correct(toys.pairs()).norm > 0
+
+
 def test_rescale_before_any_correction_is_refused(toys: ModuleType) -> None:
     """It would zero the task gradient, as the norm of a correction that never was is 0."""
     model = toys.mlp()
