@@ -120,9 +120,9 @@ class Guidance:
         settings.check_optimizer(model, optimizer)
         self.model, self.optimizer = model, optimizer
         self._to_none = {"set_to_none": True} if settings.takes(optimizer.zero_grad, "set_to_none") else {}
-        self.alpha, self.tau, self.every, self.floor, self.strict = alpha, tau, every, floor, strict
-        self.batch_norm, self.scaler, self.autocast = batch_norm, scaler, autocast
-        self.distance, self.jitter, self.generator = distance, jitter, generator
+        self.alpha, self.tau, self.floor, self.strict = alpha, tau, floor, strict
+        self.scaler, self.jitter, self.generator = scaler, jitter, generator
+        self._every, self._batch_norm, self._autocast, self._distance = every, batch_norm, autocast, distance
         self.peers = find_peers(model, process_group)
         parameters = self.parameters()
         if not parameters:
@@ -347,6 +347,26 @@ class Guidance:
         return compiled(function) if self._compiled else function
 
     # -- what it tells ----------------------------------------------------------------------------------------------
+
+    @property
+    def every(self) -> Every:
+        """Which iterations correct. This and the next three are settled when a guidance is made."""
+        return self._every
+
+    @property
+    def batch_norm(self) -> str:
+        """Whether BatchNorm is kept in eval mode."""
+        return self._batch_norm
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The dtype that pairs run in."""
+        return self._autocast
+
+    @property
+    def distance(self) -> str:
+        """What is compared."""
+        return self._distance
 
     @property
     def margin(self) -> Tensor:
