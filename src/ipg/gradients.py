@@ -145,7 +145,8 @@ def unscale(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> N
 
 def widest(tensors: Sequence[Tensor]) -> torch.dtype:
     """Double precision where one of them has it, else single."""
-    return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
+    double = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
+    return torch.float64 if double else torch.float32
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:
@@ -154,6 +155,7 @@ def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     if hasattr(tensors[0], "full_tensor"):  # sharded by FSDP2: its norm takes no dtype and is itself in shards
         norms = torch._foreach_norm([tensor.to(wide) for tensor in tensors], 2.0)
     else:
-        norms = torch._foreach_norm(list(tensors), 2.0, dtype=wide)
+        real = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
+        norms = torch._foreach_norm(real, 2.0, dtype=wide)
     total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
     return total.full_tensor() if hasattr(total, "full_tensor") else total
