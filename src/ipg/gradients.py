@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ipg.collectives import in_shards
+
 __all__ = [
     "add_gradients", "check_cleared", "check_none_yet", "check_place", "check_reach", "check_reentry", "first_part",
     "global_norm", "reaches_all", "set_gradients", "unscale", "widest",
@@ -152,10 +154,10 @@ def widest(tensors: Sequence[Tensor]) -> torch.dtype:
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     """L2 norm over all entries of all tensors, in single precision or better."""
     wide = widest(tensors)
-    if hasattr(tensors[0], "full_tensor"):  # sharded by FSDP2: its norm takes no dtype and is itself in shards
+    if in_shards(tensors[0]):  # sharded by FSDP2: its norm takes no dtype and is itself in shards
         norms = torch._foreach_norm([tensor.to(wide) for tensor in tensors], 2.0)
     else:
         real = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
         norms = torch._foreach_norm(real, 2.0, dtype=wide)
     total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
-    return total.full_tensor() if hasattr(total, "full_tensor") else total
+    return total.full_tensor() if in_shards(total) else total
