@@ -16,8 +16,8 @@ Gradients", Machine Learning 2026, Algorithm 1. With a task batch (x, y) and a b
 Differs from the paper: `every=k` corrects only at each k-th iteration and rescales those between by the last
 correction (docs/theory.md); `every="auto"` lets k follow the disagreement (`ipg.pace`); the margin may be relative to
 the first distances; `jitter` pushes collapsed rationales apart. All are off by default. What the paper leaves open is
-settled in docs/decisions.md. This file imports torch alone, beside its neighbours that do the same, and no step ever
-waits for the device; with `every="auto"` it may wait for the correction before the last.
+settled in docs/decisions.md. This file imports torch alone, beside its neighbours that do the same, and no step
+waits for the device; with `every="auto"` it may wait for the correction before the last, and a GradScaler may wait.
 
 With many processes all of this is said of the *whole* batches, of which each process has a shard (docs/scale.md).
 """
@@ -79,7 +79,8 @@ class Guidance:
             keeps it in eval mode everywhere, whatever `model.train()` says, until `close` or until this object is
             gone: advised for pretrained networks.
         head: the linear layer that makes the logits, where it is not found by itself.
-        scaler: the GradScaler of an fp16 run; `step` steps and updates it, after `rescale` both are yours.
+        scaler: the GradScaler of an fp16 run; `step` steps and updates it, after `rescale` both are yours. It waits for
+            the device at every update of an optimizer that is not fused.
         autocast: dtype in which the pair batch runs through the model, e.g. torch.bfloat16; None runs it as the
             surrounding code would.
         distance: "rationale" (the method), "features" or "logits" (for studies).
