@@ -62,7 +62,10 @@ def test_dropout_is_off_in_the_pair_forward_and_modes_come_back(toys: ModuleType
     report = guide.step(toys.task(model, toys.batch(dtype=torch.float32)), toys.pairs(shift=0.0, dtype=torch.float32))
     assert report.alignment.item() < 1e-6  # identical members under two dropouts
     ours = {"body": False, "norm": True, "drop": True, "head": True}
-    assert model.seen == [{"body": False, "norm": True, "drop": False, "head": False}, ours]
+    while_compared = {"body": False, "norm": True, "drop": False, "head": False}
+    assert model.seen == [while_compared, ours]
+    guide.terms(toys.pairs(dtype=torch.float32))  # outside `comparing`, too
+    assert model.seen[-1] == while_compared
     model.fail = True
     with pytest.raises(KeyError, match="planted"):
         guide.correct(toys.pairs(dtype=torch.float32))
