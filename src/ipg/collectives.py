@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -28,8 +28,9 @@ if dist.is_available() and "RANK" in os.environ:
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+    from torch.distributed.tensor import DTensor
 
-__all__ = ["GlobalCrossEntropy", "Group", "Peers", "find_peers", "shard", "unreduced"]
+__all__ = ["GlobalCrossEntropy", "Group", "Peers", "find_peers", "in_shards", "shard", "unreduced"]
 
 Group: TypeAlias = "ProcessGroup | Literal['auto'] | None"
 """The processes that train one model: a process group, None for this process alone, or "auto": the group of the
@@ -160,15 +161,18 @@ def find_peers(model: nn.Module | None, group: Group) -> Peers:
         return Peers(own)
     if (wrapper := _data_parallel(model)) is not None:
         return Peers(own or wrapper.process_group, averages=False)
-    from torch.distributed.tensor import DTensor
-
-    sharded = [parameter for parameter in model.parameters() if isinstance(parameter, DTensor)]
+    sharded = [parameter for parameter in model.parameters() if in_shards(parameter)]
     if not sharded:
         return Peers(own)
     mesh = sharded[0].device_mesh
     if own is None and mesh.ndim == 1:
         own = mesh.get_group()
     return Peers(own, sharded=True)
+
+
+def in_shards(tensor: object) -> TypeGuard[DTensor]:
+    """Whether a tensor is one that FSDP2 has put in shards: told by a trait, since its class takes long to load."""
+    return hasattr(tensor, "full_tensor")
 
 
 def unreduced(model: nn.Module) -> AbstractContextManager[None]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import ipg.rationale as rationales
-from ipg.collectives import Peers, unreduced
+from ipg.collectives import Peers, in_shards, unreduced
 from ipg.comparison import embed
 from ipg.gradients import check_reach, first_part
 from ipg.modes import Modes
@@ -89,7 +89,7 @@ class PairForward:
             self._verified = True
         if not features.requires_grad:
             check_reach(output, self._model, head, parameters, sharded=self._peers.sharded)
-        if self._peers.sharded and hasattr(head.weight, "full_tensor"):
+        if self._peers.sharded and in_shards(head.weight):
             raise RuntimeError(
                 "the head's weight is sharded again once it has run: call fully_shard on the blocks before the head "
                 "and on the whole model, not on the head itself, and leave reshard_after_forward of the whole as it is"

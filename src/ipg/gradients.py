@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ipg.collectives import in_shards
+
 __all__ = [
-    "add_gradients", "check_cleared", "check_none_yet", "check_place", "check_reach", "first_part", "global_norm",
-    "reaches_all", "set_gradients", "unscale", "widest",
+    "add_gradients", "check_cleared", "check_none_yet", "check_place", "check_reach", "check_reentry", "first_part",
+    "global_norm", "reaches_all", "set_gradients", "unscale", "widest",
 ]  # fmt: skip
 
 
@@ -64,8 +66,7 @@ def check_reach(
     output: object, model: nn.Module, head: nn.Module, parameters: Sequence[Tensor], *, sharded: bool
 ) -> None:
     """Refuse features without a graph where the optimizer's `parameters` hold some of the model's before its head."""
-    kept = {id(p) for p in parameters} - {id(p) for p in head.parameters()}
-    beyond = [p for p in model.parameters() if id(p) in kept]
+    beyond = _beyond(model, head, parameters)
     if not beyond or not torch.is_grad_enabled():
         return
     if sharded or not reaches_all(output, beyond):  # what is behind the head reaches the output
@@ -73,6 +74,34 @@ def check_reach(
             "the corrective loss reaches the head alone: its features arrive detached. Let the model compute "
             "them with gradients, or leave the backbone's parameters out of the optimizer."
         )
+
+
+def check_reentry(loss: Tensor, model: nn.Module, head: nn.Module, parameters: Sequence[Tensor]) -> None:
+    """Refuse layers that are checkpointed by re-entry where the optimizer's `parameters` hold some before the head.
+
+    torch differentiates those in `backward` alone: to `autograd.grad` their parameters seem unused.
+    """
+    if not _beyond(model, head, parameters):
+        return
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            raise RuntimeError(
+                "the corrective loss cannot reach layers that are checkpointed by re-entry: checkpoint them with "
+                "use_reentrant=False, for models of transformers model.gradient_checkpointing_enable("
+                "gradient_checkpointing_kwargs={'use_reentrant': False})"
+            )
+        seen.add(node)
+        waiting.extend(following for following, _ in node.next_functions)
+
+
+def _beyond(model: nn.Module, head: nn.Module, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Those of the optimizer's `parameters` that are the model's, but not its head's."""
+    kept = {id(p) for p in parameters} - {id(p) for p in head.parameters()}
+    return [p for p in model.parameters() if id(p) in kept]
 
 
 def check_place(parameters: Sequence[Tensor], device: torch.device) -> None:
@@ -118,15 +147,17 @@ def unscale(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> N
 
 def widest(tensors: Sequence[Tensor]) -> torch.dtype:
     """Double precision where one of them has it, else single."""
-    return torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
+    double = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
+    return torch.float64 if double else torch.float32
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     """L2 norm over all entries of all tensors, in single precision or better."""
     wide = widest(tensors)
-    if hasattr(tensors[0], "full_tensor"):  # sharded by FSDP2: its norm takes no dtype and is itself in shards
+    if in_shards(tensors[0]):  # sharded by FSDP2: its norm takes no dtype and is itself in shards
         norms = torch._foreach_norm([tensor.to(wide) for tensor in tensors], 2.0)
     else:
-        norms = torch._foreach_norm(list(tensors), 2.0, dtype=wide)
+        real = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
+        norms = torch._foreach_norm(real, 2.0, dtype=wide)
     total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
-    return total.full_tensor() if hasattr(total, "full_tensor") else total
+    return total.full_tensor() if in_shards(total) else total

@@ -16,8 +16,8 @@ Gradients", Machine Learning 2026, Algorithm 1. With a task batch (x, y) and a b
 Differs from the paper: `every=k` corrects only at each k-th iteration and rescales those between by the last
 correction (docs/theory.md); `every="auto"` lets k follow the disagreement (`ipg.pace`); the margin may be relative to
 the first distances; `jitter` pushes collapsed rationales apart. All are off by default. What the paper leaves open is
-settled in docs/decisions.md. This file imports torch alone, beside its neighbours that do the same, and no step ever
-waits for the device; with `every="auto"` it may wait for the correction before the last.
+settled in docs/decisions.md. This file imports torch alone, beside its neighbours that do the same, and no step
+waits for the device; with `every="auto"` it may wait for the correction before the last, and a GradScaler may wait.
 
 With many processes all of this is said of the *whole* batches, of which each process has a shard (docs/scale.md).
 """
@@ -37,7 +37,16 @@ from ipg.collectives import Group, find_peers
 from ipg.comparison import Comparison, compare, compiled, is_compiled
 from ipg.condition import TaskScale, task_scale
 from ipg.forward import PairForward
-from ipg.gradients import check_cleared, check_none_yet, check_place, global_norm, set_gradients, unscale, widest
+from ipg.gradients import (
+    check_cleared,
+    check_none_yet,
+    check_place,
+    check_reentry,
+    global_norm,
+    set_gradients,
+    unscale,
+    widest,
+)
 from ipg.pace import Every, FollowingPace, Pace
 from ipg.paired import DrawsPairs, Pairs, check_kind
 from ipg.records import Correction, Report, Spread, Terms, as_number, keep_correction, keep_pairs, plain_report
@@ -70,7 +79,8 @@ class Guidance:
             keeps it in eval mode everywhere, whatever `model.train()` says, until `close` or until this object is
             gone: advised for pretrained networks.
         head: the linear layer that makes the logits, where it is not found by itself.
-        scaler: the GradScaler of an fp16 run; `step` steps and updates it, after `rescale` both are yours.
+        scaler: the GradScaler of an fp16 run; `step` steps and updates it, after `rescale` both are yours. It waits for
+            the device at every update of an optimizer that is not fused.
         autocast: dtype in which the pair batch runs through the model, e.g. torch.bfloat16; None runs it as the
             surrounding code would.
         distance: "rationale" (the method), "features" or "logits" (for studies).
@@ -111,9 +121,9 @@ class Guidance:
         settings.check_optimizer(model, optimizer)
         self.model, self.optimizer = model, optimizer
         self._to_none = {"set_to_none": True} if settings.takes(optimizer.zero_grad, "set_to_none") else {}
-        self.alpha, self.tau, self.every, self.floor, self.strict = alpha, tau, every, floor, strict
-        self.batch_norm, self.scaler, self.autocast = batch_norm, scaler, autocast
-        self.distance, self.jitter, self.generator = distance, jitter, generator
+        self.alpha, self.tau, self.floor, self.strict = alpha, tau, floor, strict
+        self.scaler, self.jitter, self.generator = scaler, jitter, generator
+        self._every, self._batch_norm, self._autocast, self._distance = every, batch_norm, autocast, distance
         self.peers = find_peers(model, process_group)
         parameters = self.parameters()
         if not parameters:
@@ -122,7 +132,7 @@ class Guidance:
             model, head, distance=distance, autocast=autocast, hold=batch_norm == "eval", peers=self.peers
         )
         self._compiled = is_compiled(model) and parameters[0].device.type == "cuda"
-        self._looked = False
+        self._looked = self._followed = False
 
         self.iteration = 0
         self._values = torch.zeros(4, dtype=widest(parameters), device=parameters[0].device)
@@ -189,20 +199,22 @@ class Guidance:
     def _correct(self, pairs: Pairs) -> None:
         """Lines 1 to 10: the corrective update; nothing here asks the device for a value."""
         parameters = self.parameters()
-        with self.comparing():  # to the end of the backward pass, in which checkpointed layers run again
-            terms = self.terms(pairs)
-            gradients = self.gradients(terms.alignment + terms.uniformity, parameters)
-        self.watch.counters[0] += 1
-        set_gradients(parameters, gradients)
-        if not self.peers.sharded:
-            self.peers.mean_(cast(Tensor, parameter.grad) for parameter in parameters)
-        if self.scaler is not None:
-            self.scaler.unscale_(self.optimizer)
-        norm = global_norm([cast(Tensor, parameter.grad) for parameter in parameters])
-        self._update()
-        self._clear()
+        try:
+            with self.comparing():  # to the end of the backward pass, in which checkpointed layers run again
+                terms = self.terms(pairs)
+                gradients = self.gradients(terms.alignment + terms.uniformity, parameters)
+            set_gradients(parameters, gradients)
+            if not self.peers.sharded:
+                self.peers.mean_(cast(Tensor, parameter.grad) for parameter in parameters)
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            norm = global_norm([cast(Tensor, parameter.grad) for parameter in parameters])
+            self._update()
+        finally:
+            self._clear()  # a correction that fails leaves none of its gradients to the next
         check_cleared(self.optimizer, parameters)
         torch.clear_autocast_cache()  # inside the caller's autocast the task batch would meet the weights of before
+        self.watch.counters[0] += 1
         self._run(keep_correction)(self._values, self.watch.counters, [term.detach() for term in terms], norm)
 
     def terms(self, pairs: Pairs) -> Terms:
@@ -233,6 +245,9 @@ class Guidance:
             self._scaled(loss).backward()  # type: ignore[no-untyped-call]
             gradients = [parameter.grad for parameter in parameters]
         else:
+            if not self._followed:
+                check_reentry(loss, self.model, self._forward.tap.head, parameters)
+                self._followed = True
             gradients = torch.autograd.grad(self._scaled(loss), list(parameters), allow_unused=True)
         if all(gradient is None for gradient in gradients):
             raise RuntimeError("the corrective loss reaches no parameter of the optimizer: give it the model's own")
@@ -333,6 +348,26 @@ class Guidance:
         return compiled(function) if self._compiled else function
 
     # -- what it tells ----------------------------------------------------------------------------------------------
+
+    @property
+    def every(self) -> Every:
+        """Which iterations correct. This and the next three are settled when a guidance is made."""
+        return self._every
+
+    @property
+    def batch_norm(self) -> str:
+        """Whether BatchNorm is kept in eval mode."""
+        return self._batch_norm
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The dtype that pairs run in."""
+        return self._autocast
+
+    @property
+    def distance(self) -> str:
+        """What is compared."""
+        return self._distance
 
     @property
     def margin(self) -> Tensor:

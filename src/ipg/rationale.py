@@ -31,6 +31,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn.parameter import is_lazy
 
+from ipg.collectives import in_shards
+
 __all__ = [
     "HeadNotFoundError",
     "HeadTap",
@@ -163,7 +165,7 @@ def _last_linear(module: object) -> nn.Linear | None:
 
 def can_be_read(weight: Tensor) -> bool:
     """Whether a weight has values, and this process all of them."""
-    return not (weight.is_meta or is_lazy(weight) or is_fake(weight) or hasattr(weight, "full_tensor"))
+    return not (weight.is_meta or is_lazy(weight) or is_fake(weight) or in_shards(weight))
 
 
 @torch.no_grad()

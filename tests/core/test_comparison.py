@@ -50,7 +50,7 @@ def fused(backend: str) -> Any:
         (1.0, {}),
         (0.0, {}),
         (float("nan"), {"relative": 0.5}),
-        (2.0, {"jitter": 0.1, "noise": torch.ones(2, N, D, dtype=torch.float64)}),
+        (2.0, {"jitter": 0.1, "noise": torch.linspace(-1, 1, 2 * N * D, dtype=torch.float64).sin().view(2, N, D)}),
     ],
 )
 def test_compiled_is_as_written(margin: float, options: dict[str, Any], coincide: bool) -> None:
@@ -83,6 +83,16 @@ def test_one_label_measures_nothing() -> None:
     assert found.uniformity.item() == 0.0
     assert not found.near
     assert not found.flat
+
+
+def test_jitter_is_a_share_of_the_margin_by_hand() -> None:
+    """Entries of 1 make noise as long as that share: two opposite ones are twice as far apart."""
+    noise = torch.tensor([[[1.0] * 4, [-1.0] * 4], [[0.0] * 4] * 2], dtype=torch.float64)  # (2, 2, 4)
+    given = {"embedded": torch.zeros(4, 4).double(), "label": torch.arange(2), "differ": torch.zeros(2).bool()}
+    found = compare(**given, margin=torch.tensor(2.0).double(), jitter=0.1, noise=noise)
+    assert found.spread[1].item() == pytest.approx((0.4 + 0.0) / 2)
+    assert found.uniformity.item() == pytest.approx((2 * (2 - 0.4) + 2 * 2) / 8)
+    assert found.alignment.item() == 0.0
 
 
 def test_nothing_is_left_of_a_compiled_function_but_its_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,10 @@ def test_dropout_is_off_in_the_pair_forward_and_modes_come_back(toys: ModuleType
     report = guide.step(toys.task(model, toys.batch(dtype=torch.float32)), toys.pairs(shift=0.0, dtype=torch.float32))
     assert report.alignment.item() < 1e-6  # identical members under two dropouts
     ours = {"body": False, "norm": True, "drop": True, "head": True}
-    assert model.seen == [{"body": False, "norm": True, "drop": False, "head": False}, ours]
+    while_compared = {"body": False, "norm": True, "drop": False, "head": False}
+    assert model.seen == [while_compared, ours]
+    guide.terms(toys.pairs(dtype=torch.float32))  # outside `comparing`, too
+    assert model.seen[-1] == while_compared
     model.fail = True
     with pytest.raises(KeyError, match="planted"):
         guide.correct(toys.pairs(dtype=torch.float32))
@@ -292,3 +295,33 @@ def test_a_step_inside_autocast_sees_the_corrected_weights(toys: ModuleType, aut
             guides[0].step(lambda x=x, y=y: F.cross_entropy(inside(x), y), pairs)
         guides[1].step(lambda x=x, y=y: apart(x, y), pairs)
     torch.testing.assert_close(toys.bits(inside), toys.bits(outside), atol=1e-6, rtol=1e-5)
+
+
+class Spectral(nn.Module):
+    """A filter of complex numbers, as such or as pairs of real ones, and a head."""
+
+    def __init__(self, *, as_real: bool) -> None:
+        super().__init__()
+        filters = torch.randn(6, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
+        self.filters = nn.Parameter(torch.view_as_real(filters).clone() if as_real else filters)
+        self.head = nn.Linear(6, 2, dtype=torch.float64)
+        nn.init.constant_(self.head.weight, 0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        filters = self.filters if self.filters.is_complex() else torch.view_as_complex(self.filters)
+        logits: Tensor = self.head(torch.fft.ifft(torch.fft.fft(x) * filters).abs())
+        return logits
+
+
+@pytest.mark.parametrize("name", ["momentum", "adamw"])
+def test_complex_parameters_are_guided_as_pairs_of_real_ones(toys: ModuleType, name: str) -> None:
+    def guided(*, as_real: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = Spectral(as_real=as_real)
+        guide = Guidance(model, toys.build(model, name), margin=1.0)
+        reports = [guide.step(toys.task(model, toys.batch(seed=seed)), toys.pairs()) for seed in range(4)]
+        filters = model.filters.detach()
+        values = filters if as_real else torch.view_as_real(filters)
+        return [*(value for report in reports for value in report), values, *model.head.parameters()]
+
+    torch.testing.assert_close(guided(as_real=False), guided(as_real=True), rtol=1e-12, atol=1e-14)

@@ -49,6 +49,14 @@ def test_bad_options_are_refused(toys: ModuleType, options: dict[str, Any], mess
         Guidance(model, toys.build(model), **options)
 
 
+@pytest.mark.parametrize("name", ["every", "batch_norm", "autocast", "distance", "margin"])
+def test_settings_that_would_not_act_any_more_cannot_be_set(toys: ModuleType, name: str) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model))
+    with pytest.raises(AttributeError, match=name):
+        setattr(guide, name, getattr(guide, name))
+
+
 def test_optimizers_that_need_a_closure_are_refused(toys: ModuleType) -> None:
     model = toys.mlp()
     with pytest.raises(ValueError, match=r"LBFGS\.step needs a closure.*e\.g\. Adam or SGD"):

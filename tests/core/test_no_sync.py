@@ -98,6 +98,15 @@ def test_no_plain_step_waits() -> None:
 
 
 @pytest.mark.usefixtures("fake")
+def test_a_grad_scaler_waits_for_optimizers_that_are_not_fused() -> None:
+    """It asks the host whether to skip them; fused ones look for themselves."""
+    options = {"scaler": torch.amp.GradScaler("cpu"), "autocast": torch.bfloat16}
+    run(OPTIMIZERS["adamw fused"], **options)
+    with pytest.raises(DataDependentOutputException):
+        run(OPTIMIZERS["sgd foreach"], **options)
+
+
+@pytest.mark.usefixtures("fake")
 def test_correct_and_rescale_do_not_wait(toys: ModuleType) -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

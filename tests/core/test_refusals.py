@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from ipg.guidance import Guidance
 
@@ -101,6 +102,34 @@ def test_parameters_that_are_not_the_models_do_not_hide_detached_features(toys: 
         guided(model, nn.Parameter(torch.zeros(1))).correct(toys.pairs())
 
 
+class Reentering(nn.Module):
+    """A backbone that is checkpointed by re-entry, and a head; the images require gradients, as it asks for."""
+
+    def __init__(self, body: nn.Sequential) -> None:
+        super().__init__()
+        self.body, self.head = body[:-1], body[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(checkpoint(self.body, x.requires_grad_(), use_reentrant=True))
+        return logits
+
+
+def test_layers_checkpointed_by_reentry_are_refused(toys: ModuleType) -> None:
+    model = Reentering(toys.mlp())
+    guide, before = guided(model), toys.bits(model)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="checkpointed by re-entry: checkpoint them with use_reentrant=False"):
+            guide.correct(toys.pairs())
+    assert guide.iteration == 0
+    assert torch.equal(toys.bits(model), before)
+
+
+def test_frozen_layers_checkpointed_by_reentry_are_welcome(toys: ModuleType) -> None:
+    model = Reentering(toys.mlp())
+    model.body.requires_grad_(False)
+    assert guided(model).correct(toys.pairs()).norm > 0
+
+
 # -- gradients that would be lost ------------------------------------------------------------------------------------
 
 
@@ -136,6 +165,21 @@ def test_a_step_that_fails_leaves_no_gradients(toys: ModuleType) -> None:
     with pytest.raises(KeyError, match="planted"):  # the head has its gradient by then
         guide.step(lambda: F.cross_entropy(model[-1](Fails.apply(model[:-1](x))), y), toys.pairs())
     guide.step(lambda: F.cross_entropy(model(x), y), toys.pairs())
+
+
+def test_a_correction_that_fails_leaves_no_gradients(toys: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = toys.mlp()
+    guide = guided(model)
+
+    def full() -> None:
+        raise torch.OutOfMemoryError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(guide.optimizer, "step", full)
+        with pytest.raises(torch.OutOfMemoryError, match="planted"):
+            guide.correct(toys.pairs())
+    assert guide.iteration == guide.watch.counters[0] == 0
+    assert guide.correct(toys.pairs()).norm > 0
 
 
 def test_rescale_before_any_correction_is_refused(toys: ModuleType) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from ipg.guidance import Guidance, NonFiniteError
-from ipg.watch import CORRECTIVE, SKIP_PATIENCE, TASK, Watch, count_norm
+from ipg.watch import CORRECTIVE, SKIP_PATIENCE, TASK, Watch, count_collapse, count_norm
 
 
 def run(
@@ -59,6 +59,15 @@ def test_updates_must_be_skipped_in_a_row() -> None:
     watch.check(skips=True)
     assert watch.non_finite.item() == 3 * (SKIP_PATIENCE - 1)
     assert watch.counters.tolist()[CORRECTIVE:] == [0, 0]
+
+
+def test_a_distance_that_overflows_hides_no_growth() -> None:
+    """As the first corrections of an fp16 run may have it; a small head that grows afterwards has not collapsed."""
+    watch, near, flat = Watch(torch.device("cpu")), torch.tensor(True), torch.tensor(False)
+    for separation in (1.0, math.inf, 2.0, 3.0):
+        count_collapse(watch.counters, watch.widest, torch.tensor(separation), near, flat)
+    assert watch.widest.item() == 3.0
+    assert watch.counters[3] == 0
 
 
 def test_states_with_fewer_counters_are_read() -> None:

@@ -171,6 +171,18 @@ def test_fingerprints_are_those_of_all_bytes_and_follow_changes_in_place(made: M
     assert made.fingerprints()["table"] == naive() != before
 
 
+def test_fingerprints_of_tensors_made_in_inference_mode(made: Materials) -> None:
+    """As pairs are that a generative model has edited; they have no version, and are read anew each time."""
+    assert made.pairs is not None
+    with torch.inference_mode():
+        pairs = replace(made.pairs, first=made.pairs.first.clone())
+    edited = replace(made, pairs=pairs)
+    assert edited.fingerprints() == made.fingerprints()
+    with torch.inference_mode():
+        pairs.first[0] += 1
+    assert edited.fingerprints()["pairs"] != made.fingerprints()["pairs"]
+
+
 def test_pairs_of_a_file_are_read_once_for_a_table(
     settings: Make, table: ImageTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

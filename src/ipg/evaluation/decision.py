@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ipg.collectives import in_shards
 from ipg.data.table import ImageTable
 from ipg.rationale import find_head, predicted_class
 
@@ -179,7 +180,7 @@ def movable_head(model: nn.Module) -> nn.Linear:
 def _laid_like(bias: Any, offsets: Tensor) -> Tensor:
     """`offsets` where and how `bias` is: whole, or in shards (FSDP2)."""
     offsets = offsets.to(device=bias.device, dtype=bias.dtype)
-    if not hasattr(bias, "full_tensor"):
+    if not in_shards(bias):
         return offsets
     from torch.distributed.tensor import distribute_tensor
 

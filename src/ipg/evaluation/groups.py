@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ipg.collectives import in_shards
 from ipg.comparison import is_compiled
 from ipg.data.table import ImageTable
 from ipg.evaluation.confidence import confidence_metrics
@@ -76,7 +77,7 @@ def _answers(
     memory for a batch, they are smaller.
     """
     first = next(model.parameters(), images)
-    place, alone = first.device, not hasattr(first, "full_tensor")  # of a network in shards all processes run as one
+    place, alone = first.device, not in_shards(first)  # of a network in shards all processes run as one
     size = evaluation_batch(images, place)
     fill = is_compiled(model) or (size == EVALUATION_BATCH and len(images) > FEW)
 

@@ -281,11 +281,14 @@ _KNOWN: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 def _begun(column: Tensor) -> Any:
     """The digest of a column, to which others may be added."""
-    if column not in _KNOWN or _KNOWN[column][0] != column._version:
-        digest = hashlib.sha256()
-        _add(digest, column)
-        _KNOWN[column] = (column._version, digest)
-    return _KNOWN[column][1]
+    version = None if column.is_inference() else column._version  # inference tensors do not count their changes
+    if version is not None and column in _KNOWN and _KNOWN[column][0] == version:
+        return _KNOWN[column][1]
+    digest = hashlib.sha256()
+    _add(digest, column)
+    if version is not None:
+        _KNOWN[column] = (version, digest)
+    return digest
 
 
 def _add(digest: Any, column: Tensor) -> None:

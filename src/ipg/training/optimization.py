@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ipg.collectives import in_shards
 from ipg.config import RunConfig
 from ipg.data.table import ImageTable
 
@@ -33,7 +34,7 @@ def make_optimizer(model: nn.Module, config: RunConfig, device: torch.device) ->
     Over parameters in shards (FSDP2), whose steps are never captured, it is in torch's ordinary form.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    cuda = device.type == "cuda" and not any(hasattr(parameter, "full_tensor") for parameter in parameters)
+    cuda = device.type == "cuda" and not any(map(in_shards, parameters))
     rate: Any = torch.tensor(config.learning_rate, device=device) if cuda else config.learning_rate
     if config.optimizer == "sgd":
         fused = True if cuda else None  # the other form asks the device for its rate

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from ipg.collectives import Peers
+from ipg.collectives import Peers, in_shards
 from ipg.config import RunConfig
 from ipg.methods import method_class
 from ipg.training.blocks import find_groups
@@ -123,15 +123,15 @@ def whole(state: Any, *, keep: bool = True) -> Any:
         return {name: whole(value, keep=keep) for name, value in state.items()}
     if isinstance(state, list):
         return [whole(value, keep=keep) for value in state]
-    if not hasattr(state, "full_tensor"):
+    if not in_shards(state):
         return state
-    full = state.detach().full_tensor()
+    full = state.full_tensor().detach()
     return full.to("cpu", copy=True) if keep else None
 
 
 def laid_like(targets: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """`values`, which the first process has, as `targets` lie: in shards, or the same everywhere; see `outlined`."""
-    if not any(hasattr(target, "full_tensor") for target in targets.values()):
+    if not any(map(in_shards, targets.values())):
         return values
     return {name: _laid(target, values[name]) for name, target in targets.items()}
 
@@ -141,7 +141,7 @@ def _laid(target: Any, value: Tensor) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     here = torch.empty_like(value, device=target.device) if value.is_meta else value.to(target.device)
-    if hasattr(target, "full_tensor"):
+    if in_shards(target):
         return distribute_tensor(here, target.device_mesh, target.placements)
     return Peers().broadcast_(here.contiguous())
 
@@ -149,7 +149,7 @@ def _laid(target: Any, value: Tensor) -> Tensor:
 def optimizer_laid(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
     """The `state` of an optimizer, which the first process has, its tensors in shards where its parameters are."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not any(hasattr(parameter, "full_tensor") for parameter in parameters):
+    if not any(map(in_shards, parameters)):
         return state
 
     def laid(parameter: Tensor, value: Any) -> Any:
