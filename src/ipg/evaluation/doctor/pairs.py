@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipg.config import MARGIN
 from ipg.evaluation.doctor.finding import (
     AGREES,
     DISAGREES,
@@ -109,7 +110,7 @@ def margin_never_met(log: RunLog) -> Finding | None:
         "warning",
         f"At most {percent(max(met))} of the distances between labels ever reached the margin of {margins[-1]:.3g} "
         f"(their mean is {log.of_steps('separation')[-1]:.3g}): corrections push apart and hardly align.",
-        f"Lower the margin (now {log.config.get('margin')}), e.g. to 0.5x.",
+        f"Lower the margin (now {log.config.get('margin')}), e.g. to {_another_margin(log, larger=False)}.",
     )
 
 
@@ -126,7 +127,7 @@ def margin_always_met(log: RunLog) -> Finding | None:
         f"All distances between labels exceeded the margin of {margins[-1]:.3g} at every step (their mean went from "
         f"{separations[0]:.3g} to {separations[-1]:.3g}): nothing kept corrections from shrinking all features, and "
         f"the task loss does not fall.",
-        f"Raise the margin (now {log.config.get('margin')}), e.g. to 0.5x.",
+        f"Raise the margin (now {log.config.get('margin')}), e.g. to {_another_margin(log, larger=True)}.",
     )
 
 
@@ -140,7 +141,7 @@ def margin_far_below_scale(log: RunLog) -> Finding | None:
         "warning",
         f"Images of different labels were {separation:.3g} apart in the first epoch, {separation / margin:.0f} times "
         f"the margin of {margin:.3g}: it lets the correction shrink all features before it acts.",
-        "Give the margin relative to the distances, e.g. --margin 0.5x, and check that the head starts small.",
+        f"{_margin_remedy(log, larger=True)}, and check that the head starts small.",
     )
 
 
@@ -154,7 +155,7 @@ def margin_far_above_scale(log: RunLog) -> Finding | None:
         "warning",
         f"Images of different labels were {separation:.3g} apart in the first epoch and the margin is {margin:.3g}: "
         f"corrections blow the features up and fit the pairs' labels, wrong ones included.",
-        "Give the margin relative to the distances, e.g. --margin 0.5x.",
+        f"{_margin_remedy(log, larger=False)}.",
     )
 
 
@@ -177,6 +178,28 @@ def _first_scale(log: RunLog) -> tuple[float, float]:
     """Margin and distance between labels in the first epoch; 0 where there is none."""
     margins, separations = log.of_steps("margin"), log.of_steps("separation")
     return (margins[0], separations[0]) if margins and separations else (0.0, 0.0)
+
+
+def _another_margin(log: RunLog, *, larger: bool) -> str:
+    """The default, a multiple of the first distances; where it lies the other way, twice or half the run's own."""
+    own, default = _multiple(log), float(MARGIN.removesuffix("x"))
+    if own is None or (own < default if larger else own > default):
+        return MARGIN
+    return f"{own * (2 if larger else 0.5):.3g}x"
+
+
+def _margin_remedy(log: RunLog, *, larger: bool) -> str:
+    """To give the margin as a multiple; where it is one, another."""
+    another = f"--margin {_another_margin(log, larger=larger)}"
+    if _multiple(log) is None:
+        return f"Give the margin relative to the distances, e.g. {another}"
+    return f"Use a {'larger' if larger else 'smaller'} multiple (now {log.config['margin']}), e.g. {another}"
+
+
+def _multiple(log: RunLog) -> float | None:
+    """The margin of a run in its first distances, where it was given so."""
+    given = str(log.config.get("margin"))
+    return float(given.removesuffix("x")) if given.endswith("x") else None
 
 
 def _pace(log: RunLog) -> str:
