@@ -58,8 +58,8 @@ class Guidance:
             weight decay acts in both updates, so twice an iteration.
         alpha: length of the task gradient as a share of the correction's while the condition is violated. Raise it
             only when the task signal is weak.
-        tau: share of disagreeing pairs from which the condition counts as violated; 0 means always. Raise it only
-            when pairs may mislead.
+        tau: share of disagreeing pairs from which the condition counts as violated; 0 means always. The paper raises
+            it when pairs may mislead; in our runs that did not help (docs/results.md).
         margin: distance that rationales of different classes keep: a number, as in the paper, or a multiple such as
             "0.85x" of the mean distance between rationales of different labels at the first correction. 0 switches
             the uniformity term off.
