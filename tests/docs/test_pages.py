@@ -129,6 +129,20 @@ def test_the_worst_groups_of_margins_on_birds_are_those_of_the_rows(repo_root: P
     assert f"has {a} % at a margin of 0.5x, {b} at 0.85x and {c} at 2x" in text
 
 
+def test_what_does_not_keep_runs_from_collapsing_is_what_rows_say(repo_root: Path) -> None:
+    files = sorted((repo_root / "results").glob("*/trials.jsonl"))
+    rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    collapsed = [row for row in rows if row.get("collapse")]
+    assert {row["dataset"] for row in collapsed} == {"celeba_subset"}
+    warmed = [row for row in collapsed if row["config"]["warmup"] > 0]
+    wide = [row for row in rows if (row["dataset"], row["config"].get("margin")) == ("celeba_subset", "2x")]
+    failed = sum(row in collapsed for row in wide)
+    text = " ".join(page(repo_root, "decisions.md").split())
+    assert f"of the {len(collapsed)} runs in our [rows](../results/README.md) that collapsed" in text
+    assert f"all on CelebA, {len(warmed)} had one" in text
+    assert f"{failed} of the {len(wide)} runs there with a margin of 2x collapsed" in text
+
+
 def test_plain_training_by_two_protocols_is_as_its_page_has_it(repo_root: Path) -> None:
     told = []
     for study, dataset in (("colored_mnist", "colored_mnist"), ("colored_mnist_originals", "colored_mnist_irm")):
