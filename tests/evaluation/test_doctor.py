@@ -509,6 +509,20 @@ def test_of_a_run_that_collapsed_to_the_end_nothing_good_is_said() -> None:
         assert "Lower the learning rate (the last attempt had 5e-05)" in finding.remedy
 
 
+def test_what_a_collapse_brings_about_is_not_found_beside_it() -> None:
+    """One class for all images, and distances far below the margin: their remedies contradict that of the cause."""
+    logged = rows(
+        separation=[0.02, 1e-5, 1e-6], alignment=1e-6, uniformity=0.07, validation=validation(0.5, predicted=1)
+    )
+    assert list(found(RunLog({"method": "ipg", "margin": "0.85x"}, logged))) == ["representation collapsed"]
+
+
+def test_pairs_that_a_low_rate_does_not_reach(ran: Callable[..., RunLog]) -> None:
+    assert found(ran(learning_rate=1e-7))["disagreement never falls"].remedy.startswith(
+        "Raise the learning rate (now 1e-07)"
+    )
+
+
 def test_the_worst_comes_first() -> None:
     log = RunLog({}, rows(pair_disagreement=None, separation=5.0, scale=1e-4, task_loss=0.6))
     assert [finding.severity for finding in diagnose(log)] == ["error", "warning", "note"]

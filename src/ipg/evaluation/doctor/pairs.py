@@ -15,6 +15,7 @@ from ipg.evaluation.doctor.finding import (
     shortcut_remedy,
 )
 from ipg.evaluation.doctor.log import RunLog
+from ipg.evaluation.doctor.training import representation_collapsed
 
 __all__ = [
     "batch_norm_drifts", "disagreement_never_falls", "held_out_pairs_absent", "margin_always_met",
@@ -49,14 +50,14 @@ def disagreement_never_falls(log: RunLog) -> Finding | None:
     first, ends = log.of_steps("disagreement"), log.of_epochs("train_pair_disagreement")
     if len(log.rows) < 2 or not first or not ends or min(ends) < DISAGREES or min(ends) < (1 - FALLS) * first[0]:
         return None
-    often = f"Correct more often (--every 1, now {_pace(log)}), lower" if may_correct_more(log) else "Lower"
+    often = f"correct more often (--every 1, now {_pace(log)}), " if may_correct_more(log) else ""
     return Finding(
         "disagreement never falls",
         "warning",
         f"{percent(first[0])} of the training pairs disagreed in the first epoch and {percent(ends[-1])} after the "
         f"last: the corrections do not get through.",
-        f"{often} alpha (now {log.config.get('alpha')}), check that the members of a pair differ in the shortcut "
-        f"alone, or {longer(log)}.",
+        f"Raise the learning rate (now {log.config.get('learning_rate')}), {often}lower alpha (now "
+        f"{log.config.get('alpha')}), check that the members of a pair differ in the shortcut alone, or {longer(log)}.",
     )
 
 
@@ -146,9 +147,9 @@ def margin_far_below_scale(log: RunLog) -> Finding | None:
 
 
 def margin_far_above_scale(log: RunLog) -> Finding | None:
-    """The margin is huge beside the first distances."""
+    """The margin is huge beside the first distances, and no collapse has shrunk these."""
     margin, separation = _first_scale(log)
-    if not margin or separation >= FAR_ABOVE * margin or log.of_steps("met")[0] == 1:
+    if not margin or separation >= FAR_ABOVE * margin or log.of_steps("met")[0] == 1 or representation_collapsed(log):
         return None
     return Finding(
         "margin far above scale",

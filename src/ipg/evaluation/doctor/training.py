@@ -95,8 +95,8 @@ def run_begun_again(log: RunLog) -> Finding | None:
 
 
 def one_class_predicted(log: RunLog) -> Finding | None:
-    """Every validation image gets the same class."""
-    if log.validation.get("predicted_classes") != 1:
+    """Every validation image gets the same class, and no collapse says why."""
+    if log.validation.get("predicted_classes") != 1 or representation_collapsed(log):
         return None
     merit = ", so that pairs agree for no merit" if log.of_epochs("pair_disagreement") or log.guided else ""
     return Finding(
