@@ -130,7 +130,8 @@ class RunConfig:
     alpha: float = 0.1
     """Length of the task gradient as a share of the correction's. Raise it only when the task signal is weak."""
     tau: float = 0.0
-    """Share of disagreeing pairs from which the condition is violated. Raise it only when pairs may mislead."""
+    """Share of disagreeing pairs from which the condition is violated; 0 means always. The paper raises it when pairs
+    may mislead; in our runs that did not help."""
     margin: str = "auto"
     """Distance kept between classes: a number as in the paper, a multiple of the first mean distance such as 0.5x, or
     auto: 0.85x."""

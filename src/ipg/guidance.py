@@ -67,10 +67,10 @@ class Guidance:
             weight decay acts in both updates, so twice an iteration.
         alpha: length of the task gradient as a share of the correction's while the condition is violated. Raise it
             only when the task signal is weak.
-        tau: share of disagreeing pairs from which the condition counts as violated; 0 means always. Raise it only
-            when pairs may mislead.
+        tau: share of disagreeing pairs from which the condition counts as violated; 0 means always. The paper raises
+            it when pairs may mislead; in our runs that did not help (docs/results.md).
         margin: distance that rationales of different classes keep: a number, as in the paper, or a multiple such as
-            "0.5x" of the mean distance between rationales of different labels at the first correction. 0 switches
+            "0.85x" of the mean distance between rationales of different labels at the first correction. 0 switches
             the uniformity term off.
         every: correct at each k-th iteration, the first included; 1 is the paper. Keep `every * alpha` below 1. "auto"
             corrects at every iteration while pairs disagree and ever more rarely while they agree, within that bound.

@@ -86,8 +86,8 @@ class Watch:
         if collapsed >= (LAST_PATIENCE if ended else COLLAPSE_PATIENCE):
             raise CollapseError(
                 f"the model has collapsed: for {collapsed} corrections all images of the pairs have stood on one "
-                f"point, where every gradient is zero and the disagreement only looks perfect. Remedies: warm the "
-                f"learning rate up, lower it, use a larger margin, or better pairs."
+                f"point, where every gradient is zero and the disagreement only looks perfect. Remedies: lower the "
+                f"learning rate, or use pairs that differ in the shortcut alone."
             )
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -381,7 +381,7 @@ def test_a_collapse_ends_training_with_its_remedies(assert_refused, bars: list[s
 
     monkeypatch.setitem(_datasets(), "bars", blank)
     line = ["train", *bars, "--epochs", "6", "--every", "1"]
-    assert_refused(*line, says=("the model has collapsed", "Remedies", "warm the learning rate up", "larger margin"))
+    assert_refused(*line, says=("the model has collapsed", "Remedies", "lower the learning rate", "the shortcut alone"))
 
 
 @pytest.mark.parametrize("method", ["erm", "ipg"])

@@ -114,7 +114,7 @@ def test_collapse_is_told_after_its_patience(toys: ModuleType, how: str, margin:
         guide.step(toys.task(model, toys.batch(dtype=torch.float32)), toys.pairs(dtype=torch.float32))
         guide.check()
     guide.step(toys.task(model, toys.batch(dtype=torch.float32)), toys.pairs(dtype=torch.float32))
-    with pytest.raises(CollapseError, match=r"for 20 corrections.*warm the learning rate up"):
+    with pytest.raises(CollapseError, match=r"for 20 corrections.*lower the learning rate"):
         guide.check()
 
 
@@ -125,7 +125,7 @@ def test_at_the_end_of_training_few_corrections_tell_of_a_collapse(toys: ModuleT
         guide.check(ended=True)
         guide.correct(toys.pairs(dtype=torch.float32))
     guide.check()
-    with pytest.raises(CollapseError, match=r"for 3 corrections.*warm the learning rate up"):
+    with pytest.raises(CollapseError, match=r"for 3 corrections.*lower the learning rate"):
         guide.check(ended=True)
 
 

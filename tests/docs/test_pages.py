@@ -113,6 +113,36 @@ def test_the_accuracies_of_margins_on_digits_are_those_of_the_rows(repo_root: Pa
     assert dict(zip(margins, told[1:], strict=True)) == {name: f"{mean(values):.1f}" for name, values in found.items()}
 
 
+def test_the_worst_groups_of_margins_on_birds_are_those_of_the_rows(repo_root: Path) -> None:
+    """Of the runs that differ in nothing but the margin."""
+    same = {"pairs": 124, "pair_batch": 124, "alpha": 0.1, "every": 1, "epochs": 6, "learning_rate": 1e-4,
+            "schedule": "cosine", "crop": 0.7, "batch_norm": "eval"}  # fmt: skip
+    found: dict[str, list[float]] = {}
+    file = repo_root / "results" / "waterbirds100_tuning" / "trials.jsonl"
+    for row in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
+        if (row["dataset"], row["protocol"]) == ("waterbirds100", "tuning") and same.items() <= row["config"].items():
+            found.setdefault(row["config"]["margin"], []).append(100 * row["metrics"]["worst_group"])
+    assert {len(values) for values in found.values()} == {2}
+    a, b, c = (f"{mean(found.pop(margin)):.1f}" for margin in ("0.5x", "0.85x", "2x"))
+    assert not found
+    text = " ".join(page(repo_root, "models.md").split())
+    assert f"has {a} % at a margin of 0.5x, {b} at 0.85x and {c} at 2x" in text
+
+
+def test_what_does_not_keep_runs_from_collapsing_is_what_rows_say(repo_root: Path) -> None:
+    files = sorted((repo_root / "results").glob("*/trials.jsonl"))
+    rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    collapsed = [row for row in rows if row.get("collapse")]
+    assert {row["dataset"] for row in collapsed} == {"celeba_subset"}
+    warmed = [row for row in collapsed if row["config"]["warmup"] > 0]
+    wide = [row for row in rows if (row["dataset"], row["config"].get("margin")) == ("celeba_subset", "2x")]
+    failed = sum(row in collapsed for row in wide)
+    text = " ".join(page(repo_root, "decisions.md").split())
+    assert f"of the {len(collapsed)} runs in our [rows](../results/README.md) that collapsed" in text
+    assert f"all on CelebA, {len(warmed)} had one" in text
+    assert f"{failed} of the {len(wide)} runs there with a margin of 2x collapsed" in text
+
+
 def test_plain_training_by_two_protocols_is_as_its_page_has_it(repo_root: Path) -> None:
     told = []
     for study, dataset in (("colored_mnist", "colored_mnist"), ("colored_mnist_originals", "colored_mnist_irm")):

@@ -349,6 +349,33 @@ def test_where_the_limits_are(changes: dict[str, Any], expected: list[str]) -> N
     assert list(found(RunLog({"method": "ipg"}, rows(**changes)))) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "own", "says"),
+    [
+        ("margin never met", 1000.0, "Lower the margin (now 1000.0), e.g. to 0.85x."),
+        ("margin never met", "2x", "Lower the margin (now 2x), e.g. to 0.85x."),
+        ("margin never met", "0.85x", "Lower the margin (now 0.85x), e.g. to 0.425x."),
+        ("margin never met", "0.5x", "Lower the margin (now 0.5x), e.g. to 0.25x."),
+        ("margin always met", 0.01, "Raise the margin (now 0.01), e.g. to 0.85x."),
+        ("margin always met", "0.5x", "Raise the margin (now 0.5x), e.g. to 0.85x."),
+        ("margin always met", "0.85x", "Raise the margin (now 0.85x), e.g. to 1.7x."),
+        ("margin far below scale", 0.01, "Give the margin relative to the distances, e.g. --margin 0.85x, and"),
+        ("margin far below scale", "0.01x", "Use a larger multiple (now 0.01x), e.g. --margin 0.85x, and"),
+        ("margin far above scale", 9.0, "Give the margin relative to the distances, e.g. --margin 0.85x."),
+        ("margin far above scale", "0.85x", "Use a smaller multiple (now 0.85x), e.g. --margin 0.425x."),
+    ],
+)
+def test_another_margin_lies_the_way_it_is_to_go(name: str, own: float | str, says: str) -> None:
+    logged: dict[str, dict[str, Any]] = {
+        "margin never met": {"met": 0.0, "uniformity": 0.07},
+        "margin always met": {"met": 1.0, "separation": [0.9, 0.6, 0.3], "task_loss": 0.6},
+        "margin far below scale": {"separation": 5.0},
+        "margin far above scale": {"separation": [0.02, 0.1, 0.2]},
+    }
+    log = RunLog({"method": "ipg", "margin": own}, rows(**logged[name]))
+    assert found(log)[name].remedy.startswith(says)
+
+
 def plain(**changes: Any) -> RunLog:
     """A run without guidance."""
     logged = [row | {"train": {"task_loss": row["train"]["task_loss"]}} for row in rows(**changes)]
@@ -480,6 +507,20 @@ def test_of_a_run_that_collapsed_to_the_end_nothing_good_is_said() -> None:
         finding = found(log)["representation collapsed"]
         assert "also after it had begun again 3 times" in finding.meaning
         assert "Lower the learning rate (the last attempt had 5e-05)" in finding.remedy
+
+
+def test_what_a_collapse_brings_about_is_not_found_beside_it() -> None:
+    """One class for all images, and distances far below the margin: their remedies contradict that of the cause."""
+    logged = rows(
+        separation=[0.02, 1e-5, 1e-6], alignment=1e-6, uniformity=0.07, validation=validation(0.5, predicted=1)
+    )
+    assert list(found(RunLog({"method": "ipg", "margin": "0.85x"}, logged))) == ["representation collapsed"]
+
+
+def test_pairs_that_a_low_rate_does_not_reach(ran: Callable[..., RunLog]) -> None:
+    assert found(ran(learning_rate=1e-7))["disagreement never falls"].remedy.startswith(
+        "Raise the learning rate (now 1e-07)"
+    )
 
 
 def test_the_worst_comes_first() -> None:

@@ -62,8 +62,8 @@ def test_other_rows_do_not_count(other: dict[str, Any]) -> None:
 
 
 def test_the_order_of_rows_does_not_matter() -> None:
-    """Seed 0 has two rows, by two precisions: their mean counts."""
-    rows = [row(0, 0.6), row(0, 0.7), row(1, 0.66), row(2, 0.64)]
+    """Seed 0 has two rows, by two precisions: the earlier counts."""
+    rows = [row(0, 0.7, date="2026-11-16"), row(0, 0.65, date="2026-11-15"), row(1, 0.66), row(2, 0.64)]
     found = {verdict("irm", known(), list(order)).reason for order in permutations(rows)}
     assert found == {"65.0 ± 1.0 with 3 seeds on one, published 70.0: more than 1.0 points away"}
 

@@ -36,7 +36,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run(settings: Make, materials: Gat
 
 def test_a_collapse_ends_the_run_and_names_remedies(settings: Make, materials: Gather) -> None:
     config = settings("ipg", epochs=8, every=1, margin="0.1")
-    with pytest.raises(CollapseError, match=r"the model has collapsed: .* Remedies: warm the learning rate up"):
+    with pytest.raises(CollapseError, match=r"the model has collapsed: .* Remedies: lower the learning rate"):
         train(config, collapsed(materials(config)))
 
 

@@ -30,8 +30,8 @@ EXAMPLES = """
 `torchrun --nproc-per-node 8 -m ipg train --model vit_large_patch14_clip_224 --weights pretrained --shard …`: by eight
 that share a network too large for each
 
-**Which settings?** alpha 0.1 and tau 0 suit new data. Raise alpha only when the task signal is weak, tau only when
-pairs may mislead.
+**Which settings?** alpha 0.1 and tau 0 suit new data. Raise alpha only when the task signal is weak. The paper raises
+tau when pairs may mislead; in our runs that did not help.
 """
 
 

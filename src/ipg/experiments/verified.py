@@ -122,16 +122,16 @@ def _nearness(found: Spread, mean: float, width: float) -> tuple[bool, str]:
 def _measured(figure: Claim, rows: Iterable[Row]) -> Spread | None:
     """Over the seeds that all data sets of the figure have, the mean over the data sets; None without such seeds.
 
-    A seed may have several rows, by other precisions or engines: the mean of them counts.
+    Of several rows of a seed, by other precisions or engines, the earliest counts, as in the tables.
     """
-    accuracy: dict[str, dict[int, list[float]]] = {dataset: {} for dataset in figure.datasets}
-    for row in rows:
+    accuracy: dict[str, dict[int, float]] = {dataset: {} for dataset in figure.datasets}
+    for row in sorted(rows, key=lambda row: str(row.get("date", ""))):
         same = _is_of(row, figure.method) and (row["protocol"], row["split"]) == (figure.protocol, "test")
         known = row["metrics"].get("average") is not None  # or the run broke off before there was a network
         if same and known and row["dataset"] in accuracy and figure.config.items() <= row["config"].items():
-            accuracy[row["dataset"]].setdefault(row["seed"], []).append(row["metrics"]["average"])
+            accuracy[row["dataset"]].setdefault(row["seed"], row["metrics"]["average"])
     seeds = set.intersection(*(set(values) for values in accuracy.values()))
-    means = (fmean(fmean(values[seed]) for values in accuracy.values()) for seed in sorted(seeds))
+    means = (fmean(values[seed] for values in accuracy.values()) for seed in sorted(seeds))
     return spread(means) if seeds else None
 
 

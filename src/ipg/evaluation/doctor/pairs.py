@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipg.config import MARGIN
 from ipg.evaluation.doctor.finding import (
     AGREES,
     DISAGREES,
@@ -14,6 +15,7 @@ from ipg.evaluation.doctor.finding import (
     shortcut_remedy,
 )
 from ipg.evaluation.doctor.log import RunLog
+from ipg.evaluation.doctor.training import representation_collapsed
 
 __all__ = [
     "batch_norm_drifts", "disagreement_never_falls", "held_out_pairs_absent", "margin_always_met",
@@ -48,14 +50,14 @@ def disagreement_never_falls(log: RunLog) -> Finding | None:
     first, ends = log.of_steps("disagreement"), log.of_epochs("train_pair_disagreement")
     if len(log.rows) < 2 or not first or not ends or min(ends) < DISAGREES or min(ends) < (1 - FALLS) * first[0]:
         return None
-    often = f"Correct more often (--every 1, now {_pace(log)}), lower" if may_correct_more(log) else "Lower"
+    often = f"correct more often (--every 1, now {_pace(log)}), " if may_correct_more(log) else ""
     return Finding(
         "disagreement never falls",
         "warning",
         f"{percent(first[0])} of the training pairs disagreed in the first epoch and {percent(ends[-1])} after the "
         f"last: the corrections do not get through.",
-        f"{often} alpha (now {log.config.get('alpha')}), check that the members of a pair differ in the shortcut "
-        f"alone, or {longer(log)}.",
+        f"Raise the learning rate (now {log.config.get('learning_rate')}), {often}lower alpha (now "
+        f"{log.config.get('alpha')}), check that the members of a pair differ in the shortcut alone, or {longer(log)}.",
     )
 
 
@@ -109,7 +111,7 @@ def margin_never_met(log: RunLog) -> Finding | None:
         "warning",
         f"At most {percent(max(met))} of the distances between labels ever reached the margin of {margins[-1]:.3g} "
         f"(their mean is {log.of_steps('separation')[-1]:.3g}): corrections push apart and hardly align.",
-        f"Lower the margin (now {log.config.get('margin')}), e.g. to 0.5x.",
+        f"Lower the margin (now {log.config.get('margin')}), e.g. to {_another_margin(log, larger=False)}.",
     )
 
 
@@ -126,7 +128,7 @@ def margin_always_met(log: RunLog) -> Finding | None:
         f"All distances between labels exceeded the margin of {margins[-1]:.3g} at every step (their mean went from "
         f"{separations[0]:.3g} to {separations[-1]:.3g}): nothing kept corrections from shrinking all features, and "
         f"the task loss does not fall.",
-        f"Raise the margin (now {log.config.get('margin')}), e.g. to 0.5x.",
+        f"Raise the margin (now {log.config.get('margin')}), e.g. to {_another_margin(log, larger=True)}.",
     )
 
 
@@ -140,21 +142,21 @@ def margin_far_below_scale(log: RunLog) -> Finding | None:
         "warning",
         f"Images of different labels were {separation:.3g} apart in the first epoch, {separation / margin:.0f} times "
         f"the margin of {margin:.3g}: it lets the correction shrink all features before it acts.",
-        "Give the margin relative to the distances, e.g. --margin 0.5x, and check that the head starts small.",
+        f"{_margin_remedy(log, larger=True)}, and check that the head starts small.",
     )
 
 
 def margin_far_above_scale(log: RunLog) -> Finding | None:
-    """The margin is huge beside the first distances."""
+    """The margin is huge beside the first distances, and no collapse has shrunk these."""
     margin, separation = _first_scale(log)
-    if not margin or separation >= FAR_ABOVE * margin or log.of_steps("met")[0] == 1:
+    if not margin or separation >= FAR_ABOVE * margin or log.of_steps("met")[0] == 1 or representation_collapsed(log):
         return None
     return Finding(
         "margin far above scale",
         "warning",
         f"Images of different labels were {separation:.3g} apart in the first epoch and the margin is {margin:.3g}: "
         f"corrections blow the features up and fit the pairs' labels, wrong ones included.",
-        "Give the margin relative to the distances, e.g. --margin 0.5x.",
+        f"{_margin_remedy(log, larger=False)}.",
     )
 
 
@@ -177,6 +179,28 @@ def _first_scale(log: RunLog) -> tuple[float, float]:
     """Margin and distance between labels in the first epoch; 0 where there is none."""
     margins, separations = log.of_steps("margin"), log.of_steps("separation")
     return (margins[0], separations[0]) if margins and separations else (0.0, 0.0)
+
+
+def _another_margin(log: RunLog, *, larger: bool) -> str:
+    """The default, a multiple of the first distances; where it lies the other way, twice or half the run's own."""
+    own, default = _multiple(log), float(MARGIN.removesuffix("x"))
+    if own is None or (own < default if larger else own > default):
+        return MARGIN
+    return f"{own * (2 if larger else 0.5):.3g}x"
+
+
+def _margin_remedy(log: RunLog, *, larger: bool) -> str:
+    """To give the margin as a multiple; where it is one, another."""
+    another = f"--margin {_another_margin(log, larger=larger)}"
+    if _multiple(log) is None:
+        return f"Give the margin relative to the distances, e.g. {another}"
+    return f"Use a {'larger' if larger else 'smaller'} multiple (now {log.config['margin']}), e.g. {another}"
+
+
+def _multiple(log: RunLog) -> float | None:
+    """The margin of a run in its first distances, where it was given so."""
+    given = str(log.config.get("margin"))
+    return float(given.removesuffix("x")) if given.endswith("x") else None
 
 
 def _pace(log: RunLog) -> str:

@@ -70,8 +70,7 @@ def representation_collapsed(log: RunLog) -> Finding | None:
         "error",
         f"All images of the pairs had fallen onto one point {when}: every gradient is zero there, and the pairs only "
         f"seem to agree.",
-        f"Lower the learning rate ({now}), {_warm_up(log)}, use a larger margin (now {log.config.get('margin')}), or "
-        f"pairs that differ in the shortcut alone.",
+        f"Lower the learning rate ({now}), or use pairs that differ in the shortcut alone.",
     )
 
 
@@ -88,8 +87,7 @@ def run_begun_again(log: RunLog) -> Finding | None:
         "note",
         f"Training collapsed and began again {times(restarts)}, {each}with half the learning rate{now}. Nothing of the "
         f"attempts before is in the network; the time of all is counted.",
-        f"To save that time, give the lower --learning-rate from the start, or {_warm_up(log)}; other seeds may "
-        f"collapse as well.",
+        "To save that time, give the lower --learning-rate from the start; other seeds may collapse as well.",
     )
 
 
@@ -97,8 +95,8 @@ def run_begun_again(log: RunLog) -> Finding | None:
 
 
 def one_class_predicted(log: RunLog) -> Finding | None:
-    """Every validation image gets the same class."""
-    if log.validation.get("predicted_classes") != 1:
+    """Every validation image gets the same class, and no collapse says why."""
+    if log.validation.get("predicted_classes") != 1 or representation_collapsed(log):
         return None
     merit = ", so that pairs agree for no merit" if log.of_epochs("pair_disagreement") or log.guided else ""
     return Finding(

@@ -215,8 +215,9 @@ def _notes(found: Sequence[Headline]) -> str:
     return (
         "Percent of test images right: mean ± standard deviation (number of seeds). *Worst group*: the lowest accuracy "
         "among the groups of label and shortcut. *Collapsed*: the seed gives every image the same class. On "
-        "photographs plain training weights classes, as IPG does, and the network is MobileNetV2; the published "
-        "figures are of ResNet-50, and of all of CelebA. *One protocol*: each method has the same network, pairs and "
+        "photographs plain training weights classes, as IPG does, and the network is MobileNetV2 ([its "
+        "weights](docs/results.md#the-network-on-photographs)); the published figures are of ResNet-50, and of all of "
+        "CelebA. *One protocol*: each method has the same network, pairs and "
         "epochs, and as many configurations to choose from without test images. The best others are picked by the "
         f"figures shown, which favours them. Kept epoch: {kept or NONE}. {machines or NONE}. Commits, and every other "
         "row: [benchmarks](docs/benchmarks.md) and [results](docs/results.md)."
