@@ -16,7 +16,7 @@ demo: $(DEMO_INSTALL)  ## train with and without guidance on the embedded images
 	$(BIN)/ipg demo
 
 test: lint  ## lint, type-check, and run the tests that take seconds
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" -n auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" -n auto --maxprocesses 4 --dist worksteal
 
 test-slow: .venv/.installed browser database  ## the tests that take minutes: browsers, builds, whole demos
 	$(BIN)/pytest -m slow

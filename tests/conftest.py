@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -125,5 +126,22 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return argname if isinstance(val, bytes) else None
 
 
+class Frozen:
+    """Leaves what has been collected out of garbage collection, which would look through it again in many a test."""
+
+    def __init__(self) -> None:
+        self.outermost = gc.get_freeze_count() == 0  # a session inside a test leaves this to the one around it
+
+    def pytest_collection_finish(self) -> None:
+        if self.outermost:
+            gc.collect()
+            gc.freeze()
+
+    def pytest_sessionfinish(self) -> None:
+        if self.outermost:
+            gc.unfreeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SkipGuard(read_permitted(PERMITTED_SKIPS)), "skip-guard")
+    config.pluginmanager.register(Frozen(), "frozen")

@@ -26,6 +26,7 @@ SKIPPING_MODULE = "import pytest\npytest.importorskip('no_such_module')\n\ndef t
 @pytest.fixture
 def session(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makeconftest(Path(__file__).with_name("conftest.py").read_text(encoding="utf-8"))
+    pytester.makeini("[pytest]\naddopts = -p no:hypothesispytest")  # which each session would import anew
     return pytester
 
 

@@ -107,7 +107,7 @@ def floors(project: dict[str, Any]) -> list[str]:
 def tested(python: Path, report: Path, *, oldest: bool) -> dict[str, Any]:
     """Run the tests; how many there are, and how many fail."""
     line = [python, "-m", "pytest", "-m", "not slow", "-p", "no:cacheprovider", f"--junitxml={report}"]
-    line += ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+    line += ["-n", "auto", "--maxprocesses", "4", "--dist", "worksteal"]
     if oldest:
         line += ["-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"]
         line += [f"--ignore={path}" for path in EXTRA_TESTS]

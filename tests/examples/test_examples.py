@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,21 +17,55 @@ SCRIPTS = {"plain_loop": None, "own_backward": None, "lightning_module": "lightn
 """Each example, and the package it needs beside the project's own."""
 
 
-def run_example(repo_root: Path, name: str, code: str | None = None) -> str:
-    """What an example prints, or `code` that uses it."""
-    package = SCRIPTS[name]
-    if package is not None and importlib.util.find_spec(package) is None:
-        pytest.skip(f"needs {package}")
-    script = repo_root / "examples" / f"{name}.py"
-    done = subprocess.run(
-        [sys.executable, str(script)] if code is None else [sys.executable, "-c", code, str(script.parent)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},  # tiny networks: threads only wait for each other on a busy machine
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+IN_FP16 = """
+from lightning.pytorch.plugins.precision import MixedPrecision
+
+half = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
+trainer = lightning.Trainer(
+    max_epochs=3, accelerator="cpu", plugins=[half], logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False,
+)
+toy = make_toy()
+lightning.seed_everything(0, verbose=False)
+module = Guided(toy.pairs)
+trainer.fit(module, DataLoader(TensorDataset(toy.x, toy.y), batch_size=64, shuffle=True))
+show("in fp16", module.model, toy)
+"""
+AFTERWARDS = {"lightning_module": IN_FP16}
+"""What is run with the names of an example once that has run: to import its package takes longer."""
+
+
+@pytest.fixture(scope="module")
+def said(repo_root: Path) -> Callable[[str], str]:
+    """What an example prints, and what is run afterwards."""
+
+    @cache
+    def run(name: str) -> str:
+        package = SCRIPTS[name]
+        if package is not None and importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs {package}")
+        script = repo_root / "examples" / f"{name}.py"
+        more = AFTERWARDS.get(name)
+        done = subprocess.run(
+            [sys.executable, "-c", WITH_MORE, str(script), more] if more else [sys.executable, str(script)],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},  # tiny networks: threads only wait for each other
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+WITH_MORE = """
+import pathlib, runpy, sys
+
+sys.path.insert(0, str(pathlib.Path(sys.argv[1]).parent))
+names = runpy.run_path(sys.argv[1], run_name="__main__")
+exec(sys.argv[2], names)
+"""
 
 
 def shifted_accuracy(output: str, name: str) -> float:
@@ -46,40 +82,19 @@ def test_every_example_is_tested(repo_root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_plain_training_leans_on_the_shortcut_and_guided_training_does_not(repo_root: Path, name: str) -> None:
-    output = run_example(repo_root, name)
+def test_plain_training_leans_on_the_shortcut_and_guided_training_does_not(
+    said: Callable[[str], str], name: str
+) -> None:
+    output = said(name)
     assert shifted_accuracy(output, "plain") < 20
     assert shifted_accuracy(output, "guided") > 90
     if name == "lightning_module":  # two updates an iteration, one of them counted: 6 epochs of 1024 / 64 batches
         assert "global_step 96, iterations 96" in output
 
 
-IN_FP16 = """
-import sys
-
-import lightning
-import torch
-
-sys.path.insert(0, sys.argv[1])
-from lightning.pytorch.plugins.precision import MixedPrecision
-from lightning_module import DataLoader, Guided, TensorDataset, make_toy, show
-
-toy = make_toy()
-lightning.seed_everything(0, verbose=False)
-module = Guided(toy.pairs)
-half = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
-trainer = lightning.Trainer(
-    max_epochs=6, accelerator="cpu", plugins=[half], logger=False, enable_checkpointing=False,
-    enable_progress_bar=False, enable_model_summary=False,
-)
-trainer.fit(module, DataLoader(TensorDataset(toy.x, toy.y), batch_size=64, shuffle=True))
-show("guided", module.model, toy)
-"""
-
-
-def test_the_lightning_module_trains_in_fp16(repo_root: Path) -> None:
+def test_the_lightning_module_trains_in_fp16(said: Callable[[str], str]) -> None:
     """Lightning scales and unscales the task gradient by itself; to give it its length in between taught nothing."""
-    assert shifted_accuracy(run_example(repo_root, "lightning_module", IN_FP16), "guided") > 90
+    assert shifted_accuracy(said("lightning_module"), "in fp16") > 90
 
 
 def test_the_loop_diff_of_the_plain_example_is_the_code_below_it(repo_root: Path) -> None:

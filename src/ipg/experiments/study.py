@@ -21,7 +21,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -210,11 +210,17 @@ def find_study(name: str, *, check_options: bool = True) -> Study:
     """The study in the file of that name, or the project's own study of that name; see `load_study`."""
     own = STUDIES / f"{name}.toml"
     if own.is_file() and not Path(name).is_file():
-        return load_study(own, check_options=check_options)
+        return _own_study(own, check_options)
     if not Path(name).suffix and not Path(name).exists():
         known = ", ".join(sorted(path.stem for path in STUDIES.glob("*.toml")))
         raise ConfigError([f"there is no study {name!r}: expected a TOML file, or one of {known}"])
     return load_study(Path(name), check_options=check_options)
+
+
+@cache
+def _own_study(path: Path, check_options: bool) -> Study:
+    """One of the project's own, read once: a reproduction asks for the same study cell by cell."""
+    return load_study(path, check_options=check_options)
 
 
 def only(study: Study, rules: Sequence[str]) -> Study:
