@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ipg.evaluation.doctor.finding import DISAGREES, Finding, falls, longer, percent, shortcut_remedy
 from ipg.evaluation.doctor.log import RunLog
+from ipg.evaluation.statistics import at_chance
 from ipg.models.explainable import is_explainable
 from ipg.models.small import MODELS
 from ipg.restarts import rate_after
@@ -175,8 +176,7 @@ def _at_chance(log: RunLog) -> bool:
     balanced, images = log.validation.get("balanced"), sum(group["count"] for found in log.groups for group in found)
     if balanced is None or not images or log.validation.get("predicted_classes") == 1:
         return False
-    chance = 1 / len(log.groups)
-    return bool(abs(balanced - chance) <= 2 * math.sqrt(chance * (1 - chance) / images))
+    return at_chance(balanced, len(log.groups), images)
 
 
 def _chance_remedy(log: RunLog) -> str:
