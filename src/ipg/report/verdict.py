@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ipg.config import PANELS
-from ipg.evaluation.groups import is_constant
-from ipg.evaluation.statistics import at_chance, difference
+from ipg.evaluation.groups import guesses, is_constant
+from ipg.evaluation.statistics import difference
 from ipg.report.figures import Bars, points
 from ipg.report.results import average, short, worst_block, worst_group
 from ipg.report.settings import settings
@@ -61,7 +61,7 @@ def verdict(runs: Sequence[RunView], bars: Bars, evidence: Evidence, *, others: 
     if [run.role for run in runs] != ["before", "after"] or any(is_constant(run.metrics) for run in runs):
         return Verdict()  # the page warns of runs that are constant
     remarks = (
-        _of_guessing(runs, bars, evidence),
+        _of_guessing(runs, evidence),
         *_of_groups(bars, evidence),
         _of_settings(runs),
         _of_seeds(runs, others),
@@ -82,7 +82,7 @@ def _compared(runs: Sequence[RunView], bars: Bars, evidence: Evidence) -> str:
         return "" if evidence.telling else "Whether guidance helped cannot be told without held-out pairs."
     (before, m), (after, n) = counted
     low, high = difference((round(after), n), (round(before), m))
-    if low > 0 and _guesses(runs[1], bars, evidence.classes):
+    if low > 0 and guesses(runs[1].metrics, evidence.classes):
         return "No help: the guided run does no better than guessing."
     told = f"{_clear(low, high, costs=evidence.telling and _average_fell(bars))}: {what} "
     told += f"{_moved(after / n - before / m)} (95 % interval {points(low)} to {points(high)}"
@@ -110,14 +110,6 @@ def _average_fell(bars: Bars) -> bool:
     return bool(total) and difference((after, total), (before, total)).high < 0
 
 
-def _guesses(run: RunView, bars: Bars, classes: int) -> bool:
-    """Whether a run is right no more often than guessing is, all groups counted alike."""
-    mean, counts = number(run.metrics.get("group_mean")), [count for count in bars.counts if count]
-    if mean is None or classes < 2 or not counts:
-        return False
-    return at_chance(mean, classes, len(counts) ** 2 / sum(1 / count for count in counts))
-
-
 def _worst_counted(bars: Bars) -> list[tuple[float, int]]:
     """How many images of its worst group each run has right, and how many there are; of runs where that is known."""
     worst = [(row, block) for row in range(len(bars.runs)) if (block := worst_block(bars, row)) is not None]
@@ -133,10 +125,10 @@ def _moved(difference: float) -> str:
 # -- beneath it ------------------------------------------------------------------------------------------------------
 
 
-def _of_guessing(runs: Sequence[RunView], bars: Bars, evidence: Evidence) -> str:
+def _of_guessing(runs: Sequence[RunView], evidence: Evidence) -> str:
     """That a guided run only guesses, unless its pairs show that it leans on the shortcut as before."""
     before, after = (run.disagreement for run in runs)
-    if not _guesses(runs[1], bars, evidence.classes) or (after is not None and after >= (before or 0)):
+    if not guesses(runs[1].metrics, evidence.classes) or (after is not None and after >= (before or 0)):
         return ""
     mean, guessed = percent(number(runs[1].metrics.get("group_mean"))), percent(1 / evidence.classes)
     agree = "" if after is None else " That pairs agree is then no merit."
