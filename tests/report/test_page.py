@@ -107,6 +107,7 @@ def test_a_run_that_gives_every_image_the_same_class_is_named(page, run, disagre
     before, after = run(), run("Guided (IPG)", "after", 0.0, 1.0, disagreement=disagreement, folder="guided")
     constant = replace(after, result={**after.result, "metrics": {**after.metrics, "predicted_classes": 1}})
     told = f'Guided (IPG) <span class="folder">guided</span> gives every test image the same class{agree}.'
+    told += " The command ipg doctor says why, and what to do."
     assert f'<p class="warning">{told}</p>' in render(page(runs=[before, constant]))
     assert "the same class" not in render(page(runs=[before, after]))
 
