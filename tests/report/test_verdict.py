@@ -110,6 +110,7 @@ def test_what_differs_beside_guidance_is_named(told) -> None:
 def test_it_says_how_many_runs_it_rests_on(told) -> None:
     plain, guided = told("before", LEANS), told("after", (0.9,) * 4)
     assert judged(plain, guided).remarks[-1].startswith("One run of each: ")
+    guided = replace(guided, name="Guided by pairs 1 (IPG)")
     others = [told("after", (0.9, 0.2, 0.9, 0.9)), replace(plain, role="reference", method="rwg")]
     assert judged(plain, guided, others=others).remarks[-1] == (
         "This is about the first run of each. Worst groups of all: guided by pairs 90.0\N{NO-BREAK SPACE}% and "

@@ -10,7 +10,7 @@ from ipg.report.figures import Bars
 from ipg.report.settings import duration, seconds
 from ipg.report.views import RunView, number, percent, share_interval, span
 
-__all__ = ["average", "card", "compared", "headline", "short", "table", "worst_block", "worst_group"]
+__all__ = ["average", "card", "compared", "headline", "short", "table", "unnumbered", "worst_block", "worst_group"]
 
 Cell = tuple[str, str]
 """A value and its interval, as text."""
@@ -25,7 +25,6 @@ def compared(runs: Sequence[RunView]) -> list[int]:
 def headline(runs: Sequence[RunView], slots: Sequence[str]) -> dict[str, object]:
     """The parts of `On clothes whose colour changed: plain training 2 %, guided 96 % in the worst group`.
 
-    A number that tells two runs of one method apart would read as a part of the figure, and is left out.
     Accuracy in the worst group, or on average where a run does not tell it; nothing of runs that tell neither.
     """
     values = [worst_group(run) for run in runs]
@@ -34,7 +33,7 @@ def headline(runs: Sequence[RunView], slots: Sequence[str]) -> dict[str, object]
     return {
         "worst": worst,
         "parts": [
-            {"name": re.sub(r" \d+$", "", short(run.name)), "series": slot, "value": percent(value, 0)}
+            {"name": unnumbered(run.name), "series": slot, "value": percent(value, 0)}
             for run, slot, value in zip(runs, slots, values, strict=True)
             if value is not None
         ],
@@ -45,6 +44,11 @@ def short(name: str) -> str:
     """`Plain training (ERM)` within a sentence: `plain training`. Names and abbreviations keep their capitals."""
     name = name.partition(" (")[0]
     return name[:1].lower() + name[1:] if name[1:] == name[1:].lower() else name
+
+
+def unnumbered(name: str) -> str:
+    """The same without the number that tells runs of one method apart: before a figure it would read as part of it."""
+    return re.sub(r" \d+$", "", short(name))
 
 
 def average(run: RunView) -> float | None:

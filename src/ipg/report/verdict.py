@@ -9,7 +9,7 @@ from ipg.config import PANELS
 from ipg.evaluation.groups import guesses, is_constant
 from ipg.evaluation.statistics import difference
 from ipg.report.figures import Bars, points
-from ipg.report.results import average, short, worst_block, worst_group
+from ipg.report.results import average, unnumbered, worst_block, worst_group
 from ipg.report.settings import settings
 from ipg.report.views import RunView, number, percent
 from ipg.words import listed
@@ -158,7 +158,7 @@ def _of_seeds(runs: Sequence[RunView], others: Sequence[RunView]) -> str:
     for run in runs:
         alike = [run, *(other for other in others if other.method == run.method)]
         if len(alike) > 1:
-            told.append(f"{short(run.name)} {listed(percent(worst_group(each)) for each in alike)}")
+            told.append(f"{unnumbered(run.name)} {listed(percent(worst_group(each)) for each in alike)}")
     if told:
         return f"This is about the first run of each. Worst groups of all: {'; '.join(told)}."
     return "One run of each: ipg compare --seeds 5 shows how far other seeds differ."
