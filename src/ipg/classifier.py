@@ -90,7 +90,7 @@ def open_run(folder: Path, *, network: str | None = None, device: str = "auto") 
     if not home.config.exists():
         raise FolderError(f"{folder} is not the folder of a run: it has no config.json; `ipg train` makes one")
     if (found := home.finished()) is None:
-        raise FolderError(f"the run in {folder} is not finished; the command that began it goes on with it")
+        raise home.unfinished()
     stored, result = read_json(home.config), found[2]
     config, origin = stored.get("config"), stored.get("origin")
     if not isinstance(config, dict) or not isinstance(origin, dict) or not isinstance(result.get("metrics"), dict):

@@ -20,7 +20,8 @@ from ipg.coercion import coerce
 from ipg.words import did_you_mean
 
 __all__ = [
-    "CHOICES", "EARLIER", "PANELS", "ConfigError", "RunConfig", "earlier", "field_help", "load_config", "read_toml",
+    "CHOICES", "EARLIER", "ELSEWHERE", "PANELS", "ConfigError", "RunConfig", "earlier", "field_help", "load_config",
+    "read_toml",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

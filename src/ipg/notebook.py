@@ -146,7 +146,7 @@ class Run:
         if not origin.get("named"):
             raise FolderError(f"{home.path} was trained on objects of your own; evaluate it where they are")
         if (found := home.finished()) is None:
-            raise FolderError(f"the run in {home.path} is not finished; the command that began it goes on with it")
+            raise home.unfinished()
         weights, rows, result = found
         if not result.keys() >= {"config", "metrics", "versions", "hardware", "commit", "date"}:
             raise home.damaged(home.result)

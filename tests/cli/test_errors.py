@@ -28,6 +28,8 @@ from ipg.files import write_json
     [
         ("trian", ("No such command 'trian'", "`ipg --help`")),
         ("train --epoch 3", ("No such option: --epoch", "--epochs", "`ipg train --help`")),
+        ("train --lr 3", ("No such option: --lr", "--learning-rate", "`ipg train --help`")),
+        ("predict --lr 3", ("No such option: --lr", "`ipg predict --help`")),
         ("train --method", ("'--method' requires an argument",)),
         ("train something", ("something", "`ipg train --help`")),
         ("evaluate", ("nothing to measure", "--model")),
@@ -217,6 +219,14 @@ def test_training_into_a_folder_with_something_else_in_it(assert_refused, bars: 
     (tmp_path / "photos" / "cat.jpg").touch()
     assert_refused("train", *bars, "--output", "photos", says=("photos is not empty", "cat.jpg", "name another"))
     assert [entry.name for entry in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "report", "predict"])
+def test_a_run_that_went_wrong(assert_refused, finished: Path, verb: str) -> None:
+    (finished / "done").unlink()
+    (finished / "failure.json").write_text('{"kind": "NonFiniteError", "message": "NaN", "step": 3}')
+    images = [finished / "nothing"] if verb == "predict" else []
+    assert_refused(verb, finished, *images, says=(f"{finished} went wrong", f"`ipg doctor {finished}` says why"))
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "report"])

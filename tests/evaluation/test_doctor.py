@@ -19,6 +19,7 @@ from ipg.data.table import ImageTable
 from ipg.evaluation.doctor.diagnosis import FINDINGS, diagnose, key_numbers
 from ipg.evaluation.doctor.finding import Finding
 from ipg.evaluation.doctor.log import RunLog
+from ipg.evaluation.doctor.training import one_class_remedy
 from ipg.guidance import CollapseError, Guidance, NonFiniteError, Pairs
 from ipg.training import folder as folder_module
 from ipg.training.folder import RunFolder, read_json, read_jsonl
@@ -374,6 +375,42 @@ def test_another_margin_lies_the_way_it_is_to_go(name: str, own: float | str, sa
     }
     log = RunLog({"method": "ipg", "margin": own}, rows(**logged[name]))
     assert found(log)[name].remedy.startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("balanced", "disagreement", "config", "lost"),
+    [
+        ([0.5, 1.0, 0.5], 0.0, {}, "epoch 2"),
+        ([0.9, 0.6, 0.66], 0.0, {}, None),
+        ([0.9, 0.6, 0.64], 0.0, {}, "epoch 1"),
+        ([0.9, 0.9, 0.9], [0.0, 0.1, 0.4], {}, "epoch 1"),
+        ([1.0, 0.9, 0.5], [1.0, 0.9, 0.0], {}, None),  # where the shortcut holds in the validation images, too
+        ([0.5, 1.0, 0.5], None, {}, None),
+        ([0.5, 1.0, 0.5], 0.0, {"selection": "pairs"}, None),
+    ],
+)
+def test_what_was_learnt_and_lost(balanced: list[float], disagreement: Any, config: Any, lost: str | None) -> None:
+    told = rows(validation=[validation(share) for share in balanced], pair_disagreement=disagreement)
+    finding = found(RunLog(config, told)).get("learnt and lost")
+    assert (finding is not None) == (lost is not None)
+    if finding is not None:
+        assert f"After {lost} accuracy" in finding.meaning
+        assert finding.severity == ("error" if balanced[-1] == 0.5 else "warning")
+        assert "--selection pairs" in finding.remedy
+    assert "learnt and lost" not in found(RunLog(config, told, unfinished=True))
+
+
+def test_who_has_lost_what_was_learnt_is_not_told_to_train_longer() -> None:
+    epochs = [validation(0.5), validation(1.0), validation(0.5, predicted=1)]
+    log = RunLog({"learning_rate": 0.01}, rows(validation=epochs, pair_disagreement=0.0, task_loss=0.69))
+    assert list(found(log)) == ["learnt and lost"]
+    assert found(log)["learnt and lost"].meaning == (
+        "After epoch 2 accuracy on validation images, averaged over classes, was 100.0 % with 0.0 % of the held-out "
+        "pairs disagreeing; after epoch 3, which is kept, every image gets the same class."
+    )
+    assert one_class_remedy(log) == found(log)["learnt and lost"].remedy
+    guessing = RunLog({}, rows(validation=[*epochs[:2], validation(0.5)], pair_disagreement=0.0, task_loss=0.69))
+    assert list(found(guessing)) == ["learnt and lost"]
 
 
 def plain(**changes: Any) -> RunLog:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,16 @@ from torch import Tensor, nn
 from ipg.data.table import ImageTable
 from ipg.evaluation import groups
 from ipg.evaluation.confidence import confidence_metrics
-from ipg.evaluation.groups import evaluate, evaluating, evaluation_batch, group_metrics, is_constant, logits, predict
+from ipg.evaluation.groups import (
+    evaluate,
+    evaluating,
+    evaluation_batch,
+    group_metrics,
+    guesses,
+    is_constant,
+    logits,
+    predict,
+)
 from ipg.models import build_model
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state")
@@ -256,3 +265,20 @@ def test_one_answer_for_all_images_is_told_from_images_of_one_class(make_table: 
     one_class = table.take(table.label == 1)
     assert not is_constant(group_metrics(torch.ones_like(one_class.label), one_class))
     assert is_constant(group_metrics(torch.zeros_like(one_class.label), one_class))
+
+
+def test_a_network_that_guesses_is_told_by_the_mean_of_groups() -> None:
+    """With 50 images in each of two groups the mean of guesses has an error of 5 points; of 10 and 1,000 images 8."""
+
+    def told(shares: Sequence[float | None], counts: Sequence[int]) -> dict[str, Any]:
+        known = [share for share in shares if share is not None]
+        cells = [{"accuracy": share, "count": count} for share, count in zip(shares, counts, strict=True)]
+        return {"group_mean": sum(known) / len(known), "groups": dict(zip("abc", cells, strict=False))}
+
+    assert guesses(told((0.4, 0.78), (50, 50)), 2)
+    assert not guesses(told((0.4, 0.82), (50, 50)), 2)
+    assert guesses(told((0.5, 0.8), (10, 1000)), 2)
+    assert not guesses(told((0.5, 0.84), (10, 1000)), 2)
+    assert guesses(told((0.4, 0.78, None), (50, 50, 0)), 2)
+    assert not guesses(told((0.4, 0.78), (50, 50)), 3)
+    assert not guesses({"group_mean": None, "groups": {}}, 2)

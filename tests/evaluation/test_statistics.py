@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ipg.evaluation.statistics import Interval, counted, difference, wilson
+from ipg.evaluation.statistics import Interval, at_chance, counted, difference, wilson
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,13 @@ def test_symmetries() -> None:
 def test_more_confidence_is_wider() -> None:
     narrow, wide = wilson(3, 11, confidence=0.5), wilson(3, 11, confidence=0.99)
     assert wide.low < narrow.low < narrow.high < wide.high
+
+
+def test_guessing_is_within_two_standard_errors_of_chance() -> None:
+    """Of 100 images and two classes an error is 5 points; of three classes 4.7."""
+    assert [at_chance(share, 2, 100) for share in (0.39, 0.41, 0.5, 0.59, 0.61)] == [False, True, True, True, False]
+    assert [at_chance(share, 3, 100) for share in (0.42, 0.43, 0.5)] == [True, False, False]
+    assert not at_chance(0.59, 2, 1000)
 
 
 def test_what_results_hold() -> None:

@@ -19,6 +19,7 @@ from ipg.notebook import Run
 from ipg.pairs.pairset import PairSet
 from ipg.report.build import FLIPS, GALLERY, NAMES, page_data
 from ipg.report.page import render
+from ipg.report.verdict import Evidence
 from ipg.report.views import PairAnswers
 from ipg.training.loop import Outcome
 from ipg.training.materials import Materials
@@ -215,10 +216,25 @@ def test_whose_pairs_are_shown_is_told_where_several_runs_have_some() -> None:
 
 def test_runs_tested_on_different_images_are_told_apart_and_a_method_that_sees_less_is_not() -> None:
     runs = [make_run("erm", LABEL), make_run("oracle", LABEL)]
-    assert page_data(runs).same_images
+    assert page_data(runs).evidence.alike
     table = replace(runs[1].materials.table, split=torch.tensor([0, 0, 1, 1]))
     other = replace(runs[1], materials=replace(runs[1].materials, table=table))
-    assert not page_data([runs[0], other]).same_images
+    assert not page_data([runs[0], other]).evidence.alike
+
+
+def test_whether_some_class_is_tested_with_several_forms_of_the_shortcut_is_seen() -> None:
+    run = make_run("erm", LABEL)
+    label = torch.tensor([0, 0, 1, 1])
+
+    def evidence(attribute: list[int]) -> Evidence:
+        table = replace(
+            run.materials.table, label=label, attribute=torch.tensor(attribute), split=torch.ones_like(label)
+        )
+        return page_data([replace(run, materials=replace(run.materials, table=table))]).evidence
+
+    assert not evidence([0, 0, 1, 1]).parted
+    assert evidence([0, 1, 1, 1]).parted
+    assert evidence([0, 0, 1, 1]).classes == len(CLASSES)
 
 
 def test_every_method_has_a_name_of_its_own() -> None:
@@ -306,12 +322,12 @@ def test_data_of_one_attribute_has_no_groups() -> None:
     table = replace(run.materials.table, attributes=("all",))
     run.outcome.result["metrics"]["groups"] = {"cat, all": {"accuracy": 0.5, "count": 4}}
     page = page_data([replace(run, materials=replace(run.materials, table=table))])
-    assert not page.grouped
+    assert not page.evidence.grouped
     assert list(page.runs[0].metrics["groups"]) == ["cat"]
     html = render(page)
     assert "These images come without group labels" in html
     assert "cat, all" not in html
-    assert page_data([make_run("erm", LABEL)]).grouped
+    assert page_data([make_run("erm", LABEL)]).evidence.grouped
 
 
 @pytest.mark.parametrize("shape", [(3, 64, 64), (1, 30, 50), (3, 256, 200)])

@@ -229,6 +229,17 @@ def test_caveats_of_an_ordinary_comparison(plain: MethodRows, guided: MethodRows
     assert "the same images" in text
 
 
+def test_agreement_on_pairs_is_no_merit_of_runs_that_guess(plain: MethodRows) -> None:
+    """The means of groups are 50 %, as guessing gives; those of plain training, whose pairs disagree, too."""
+    told = [row(0.5, 0.5), row(0.5, 0.5), row(0.5, 0.9)]
+    for each, mean, disagreement in zip(told, (0.5, 0.5, 0.8), (0.0, 0.3, 0.0), strict=True):
+        each["metrics"] |= {"group_mean": mean, "pair_disagreement": disagreement}
+    idle = "does no better than guessing in 1 of 3 runs, all groups counted alike: that its pairs agree there is no"
+    text = said(make(plain, method("ipg", dict(enumerate(told)))))
+    assert f"IPG {idle} merit." in text
+    assert text.count("guessing") == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -93,12 +93,23 @@ class Commands(TyperGroup):
             if not standalone_mode or not hasattr(error, "format_message"):  # the base of usage errors has moved about
                 raise
             context = getattr(error, "ctx", None)
+            if meant := _called_here(getattr(error, "option_name", ""), context):
+                error.possibilities = [meant]  # type: ignore[attr-defined]
             help_ = f"; see `{context.command_path} --help`" if context is not None else ""
             _say(error.format_message().replace(": Value error, ", ": ").rstrip(".") + help_)
             code = 2
         if standalone_mode:
             sys.exit(code)
         return code
+
+
+def _called_here(option: str, context: Any) -> str | None:
+    """An option of the command in `context` by the name it has here, where another is usual elsewhere: `--lr`."""
+    from ipg.config import ELSEWHERE
+
+    name = ELSEWHERE.get(option.removeprefix("--"), "")
+    known = {each.name for each in context.command.params} if context is not None else ()
+    return f"--{name.replace('_', '-')}" if name in known else None
 
 
 def printable(text: str) -> str:

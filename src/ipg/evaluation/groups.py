@@ -15,11 +15,13 @@ from ipg.comparison import is_compiled
 from ipg.data.table import ImageTable
 from ipg.evaluation.confidence import confidence_metrics
 from ipg.evaluation.parts import in_parts
+from ipg.evaluation.statistics import at_chance
 from ipg.modes import unchanged
 from ipg.rationale import predicted_class
 
 __all__ = [
-    "evaluate", "evaluating", "evaluation_batch", "group_metrics", "is_constant", "logits", "metrics", "predict",
+    "evaluate", "evaluating", "evaluation_batch", "group_metrics", "guesses", "is_constant", "logits", "metrics",
+    "predict",
 ]  # fmt: skip
 
 EVALUATION_BATCH = 256
@@ -145,6 +147,18 @@ def group_metrics(predictions: Tensor, table: ImageTable, *, training: ImageTabl
 def is_constant(metrics: Mapping[str, Any]) -> bool:
     """Whether metrics are of a network that gives every image the same class, and not of images of one class."""
     return metrics.get("predicted_classes") == 1 and metrics.get("average") != 1
+
+
+def guesses(metrics: Mapping[str, Any], classes: int) -> bool:
+    """Whether metrics are of a network that is right no more often than guessing is, all groups counted alike.
+
+    So is one that goes by the shortcut alone, where each of its forms is tested; only pairs tell the two apart.
+    """
+    counts = [group["count"] for group in (metrics.get("groups") or {}).values() if group.get("count")]
+    mean = metrics.get("group_mean")
+    if mean is None or classes < 2 or not counts:
+        return False
+    return at_chance(mean, classes, len(counts) ** 2 / sum(1 / count for count in counts))
 
 
 def _shares(right: Tensor, key: Tensor, size: int) -> list[tuple[float | None, int]]:

@@ -12,7 +12,7 @@ import math
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-__all__ = ["CONFIDENCE", "Interval", "counted", "difference", "wilson"]
+__all__ = ["CONFIDENCE", "Interval", "at_chance", "counted", "difference", "wilson"]
 
 CONFIDENCE = 0.95
 """How often such an interval holds the true value."""
@@ -48,6 +48,12 @@ def difference(first: tuple[int, int], second: tuple[int, int], *, confidence: f
     below = math.hypot(p1 - low1, high2 - p2)
     above = math.hypot(high1 - p1, p2 - low2)
     return Interval(p1 - p2 - below, p1 - p2 + above)
+
+
+def at_chance(accuracy: float, classes: int, images: float) -> bool:
+    """Whether an accuracy on so many images is what guessing gives, within two standard errors."""
+    chance = 1 / classes
+    return abs(accuracy - chance) <= 2 * math.sqrt(chance * (1 - chance) / images)
 
 
 def counted(hits: int, total: int) -> dict[str, Any]:

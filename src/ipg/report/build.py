@@ -17,6 +17,7 @@ from ipg.report.looks import find_looks
 from ipg.report.page import Flip, PageData, RunView
 from ipg.report.pair_answers import answers, find_flips, in_turns
 from ipg.report.results import compared
+from ipg.report.verdict import Evidence
 from ipg.restarts import rate_after
 from ipg.words import number_of
 
@@ -100,10 +101,22 @@ def page_data(
         flips=flips,
         command=command,
         environment=_environment([run.result for run in runs]),
-        grouped=len(table.attributes) > 1,
-        same_images=len({run.images_of("test") for run in runs if "test" in run.materials.table.splits}) < 2,
+        evidence=_evidence(runs),
         looks=find_looks({views[n].name: runs[n] for n in compared(views)}, flips) if available() else [],
         looks_install="" if available() else INSTALL,
+    )
+
+
+def _evidence(runs: Sequence[Run]) -> Evidence:
+    """What the test images of `runs` can tell."""
+    table = runs[0].materials.table
+    known = [run for run in runs if "test" in run.materials.table.splits]
+    groups = set(table.group[table.indices("test")].tolist()) if known else set()
+    return Evidence(
+        grouped=len(table.attributes) > 1,
+        parted=len(groups) > len({group // len(table.attributes) for group in groups}),
+        alike=len({run.images_of("test") for run in known}) < 2,
+        classes=table.num_classes,
     )
 
 

@@ -65,6 +65,11 @@ def _missing(comparison: Comparison) -> Iterator[str]:
                 f"have."
             )
         yield from went_wrong(method)
+        if idle := comparison.agrees_idly(method):
+            yield (
+                f"{method.name} does no better than guessing in {idle} of {number_of(len(method.rows), 'run')}, all "
+                f"groups counted alike: that its pairs agree there is no merit."
+            )
     if same := [method.name for method in comparison.others if comparison.same_answers(method)]:
         yield (
             f"{listed(same)} {'give' if len(same) > 1 else 'gives'} every test image the same class as "

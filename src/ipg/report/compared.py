@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ipg.evaluation.doctor.finding import DISAGREES
+from ipg.evaluation.groups import guesses
 from ipg.evaluation.spread import Paired, Spread, paired, spread
 from ipg.experiments.arms import broke_off, collapsed, is_timed, training_seconds, unmeasured
 from ipg.experiments.compare import Facts
@@ -115,6 +117,12 @@ class Comparison:
         common = method.rows.keys() & self.reference.rows.keys()
         answers = "predictions"
         return bool(common) and all(method.rows[s][answers] == self.reference.rows[s][answers] for s in common)
+
+    def agrees_idly(self, method: MethodRows) -> int:
+        """How many runs agree on pairs and yet only guess; those that give one class alone are not among them."""
+        told = [row["metrics"] for row in method.rows.values() if not collapsed(row["metrics"]["groups"])]
+        agree = [metrics for metrics in told if (number(metrics.get("pair_disagreement")) or 0) < DISAGREES]
+        return sum(guesses(metrics, len(self.facts.classes)) for metrics in agree)
 
     def times(self, method: MethodRows) -> Spread | None:
         """How many times as long as plain training it took with the same seed; None without that.

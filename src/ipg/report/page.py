@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
@@ -11,8 +11,9 @@ from torch import Tensor
 from ipg.evaluation.groups import is_constant
 from ipg.report import figures
 from ipg.report.html import inline, rendered, write_page
-from ipg.report.results import card, compared, headline, short, table, verdict
+from ipg.report.results import card, compared, headline, short, table
 from ipg.report.settings import SELECTIONS, made, settings, total_time
+from ipg.report.verdict import Evidence, verdict
 from ipg.report.views import RunView, percent, series
 from ipg.words import listed
 
@@ -64,10 +65,8 @@ class PageData:
     """Versions, hardware, commit, date."""
     pairs_of: str = ""
     """Whose pairs these are, where several runs have some."""
-    same_images: bool = True
-    """Whether all runs were tested on the same images."""
-    grouped: bool = True
-    """Whether the data says which form of the shortcut an image has; without that a group is a class."""
+    evidence: Evidence = field(default_factory=Evidence)
+    """What the test images can tell."""
     looks: Sequence[Look] = ()
     looks_install: str = ""
     """The command that installs what is needed to see where models look, where it is missing."""
@@ -87,14 +86,14 @@ def render(data: PageData) -> str:
     chosen = compared(data.runs)
     shared, differing = settings(data.runs)
     two = [data.runs[i] for i in chosen]
-    group = "group" if data.grouped else "class"
+    group = "group" if data.evidence.grouped else "class"
     folders = {run.name: run.folder for run in data.runs}
     return rendered(
         "template.html",
         data=data,
         group=group,
         headline=headline(two, [slots[i] for i in chosen]),
-        verdict=verdict(two, bars.of(chosen), grouped=data.grouped) if data.same_images else "",
+        verdict=verdict(two, bars.of(chosen), data.evidence, others=[run for run in data.runs if run not in two]),
         cards=[card(data.runs[i], i, slots[i], bars) for i in chosen],
         constant=[run for run in data.runs if is_constant(run.metrics)],
         left_out={

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ipg.evaluation.groups import is_constant
 from ipg.evaluation.statistics import Interval, difference
 from ipg.report.figures import Bars
 from ipg.report.settings import duration, seconds
 from ipg.report.views import RunView, number, percent, share_interval, span
-from ipg.words import listed
 
-__all__ = ["card", "compared", "headline", "short", "table", "verdict"]
+__all__ = ["average", "card", "compared", "headline", "short", "table", "unnumbered", "worst_block", "worst_group"]
 
 Cell = tuple[str, str]
 """A value and its interval, as text."""
@@ -27,7 +25,6 @@ def compared(runs: Sequence[RunView]) -> list[int]:
 def headline(runs: Sequence[RunView], slots: Sequence[str]) -> dict[str, object]:
     """The parts of `On clothes whose colour changed: plain training 2 %, guided 96 % in the worst group`.
 
-    A number that tells two runs of one method apart would read as a part of the figure, and is left out.
     Accuracy in the worst group, or on average where a run does not tell it; nothing of runs that tell neither.
     """
     values = [worst_group(run) for run in runs]
@@ -36,55 +33,22 @@ def headline(runs: Sequence[RunView], slots: Sequence[str]) -> dict[str, object]
     return {
         "worst": worst,
         "parts": [
-            {"name": re.sub(r" \d+$", "", short(run.name)), "series": slot, "value": percent(value, 0)}
+            {"name": unnumbered(run.name), "series": slot, "value": percent(value, 0)}
             for run, slot, value in zip(runs, slots, values, strict=True)
             if value is not None
         ],
     }
 
 
-def verdict(runs: Sequence[RunView], bars: Bars, *, grouped: bool = True) -> str:
-    """Whether guidance helped, in a sentence, by the worst group and the average.
-
-    Where no group is known a shortcut may hold in the test images, too: there held-out pairs decide.
-
-    Args:
-        runs: the one before and the one after; of others nothing is said.
-        bars: their accuracy by group, a row each.
-        grouped: whether groups are known.
-    """
-    if [run.role for run in runs] != ["before", "after"] or any(is_constant(run.metrics) for run in runs):
-        return ""
-    shares = ("the worst group", "test images"), ("the share of held-out pairs with both answers right", "pairs")
-    what, of = shares[0 if grouped else 1]
-    counted = _worst_counted(bars) if grouped else [(r.pairs.both_right, r.pairs.total) for r in runs if r.pairs]
-    if len(counted) != 2:
-        return ""
-    (before, m), (after, n) = counted
-    low, high = difference((round(after), n), (round(before), m))
-    clear = "Guidance helped" if low > 0 else "Guidance did harm" if high < 0 else "No clear difference"
-    told = f"{clear}: {what} {_moved(after / n - before / m)} (95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
-    told += ")" if low > 0 or high < 0 else f", of {listed(sorted({m, n}))} {of})"
-    averages = [value for run in runs if (value := average(run)) is not None]
-    return f"{told}, the average {_moved(averages[1] - averages[0])}." if len(averages) == 2 else f"{told}."
-
-
-def _worst_counted(bars: Bars) -> list[tuple[float, int]]:
-    """How many images of its worst group each run has right, and how many there are; of runs where that is known."""
-    worst = [(row, block) for row in range(len(bars.runs)) if (block := _worst(bars, row)) is not None]
-    return [(share * n, n) for row, b in worst if (share := bars.shares[row][b]) is not None and (n := bars.counts[b])]
-
-
-def _moved(points: float) -> str:
-    """`gained 3.2 points`."""
-    size = f"{abs(100 * points):.1f}"
-    return "stayed the same" if size == "0.0" else f"{'gained' if points > 0 else 'lost'} {size} points"
-
-
 def short(name: str) -> str:
     """`Plain training (ERM)` within a sentence: `plain training`. Names and abbreviations keep their capitals."""
     name = name.partition(" (")[0]
     return name[:1].lower() + name[1:] if name[1:] == name[1:].lower() else name
+
+
+def unnumbered(name: str) -> str:
+    """The same without the number that tells runs of one method apart: before a figure it would read as part of it."""
+    return re.sub(r" \d+$", "", short(name))
 
 
 def average(run: RunView) -> float | None:
@@ -98,13 +62,15 @@ def worst_group(run: RunView) -> float | None:
 
 
 def card(run: RunView, row: int, slot: str, bars: Bars) -> dict[str, object]:
-    """Worst group and average of one run, in large figures; `row` is its row in `bars`."""
-    worst = _worst(bars, row)
+    """Worst group, average and pairs of one run, in large figures; `row` is its row in `bars`."""
+    worst = worst_block(bars, row)
     return {
         "name": run.name,
         "folder": run.folder,
         "series": slot,
         "average": percent(average(run)),
+        "changed": percent(run.disagreement) if run.pairs else None,
+        "changed_span": span(share_interval(run.disagreement, run.pairs.total)) if run.pairs else "",
         "worst": percent(worst_group(run)),
         "worst_name": None if worst is None else bars.blocks[worst],
         "worst_span": "" if worst is None else span(bars.intervals[row][worst]),
@@ -123,7 +89,7 @@ def table(runs: Sequence[RunView], bars: Bars, *, group: str = "group") -> Itera
     many = range(len(runs))
     counts = [count for count in bars.counts if count is not None]
     total = sum(counts) if counts else None
-    worst = [_worst(bars, r) for r in many]
+    worst = [worst_block(bars, r) for r in many]
     plural = {"class": "classes"}.get(group, f"{group}s")
 
     def row(name: str, kind: str, cells: list[Cell], count: int | None = None) -> dict[str, object]:
@@ -171,7 +137,7 @@ def _gap(bars: Bars, row: int) -> Cell:
     return f"{100 * (high - low):.1f}\N{NO-BREAK SPACE}points", span(interval)
 
 
-def _worst(bars: Bars, row: int) -> int | None:
+def worst_block(bars: Bars, row: int) -> int | None:
     """The block in which a run does worst; the first of several."""
     known = {b: share for b, share in enumerate(bars.shares[row]) if share is not None}
     return min(known, key=known.__getitem__) if known else None

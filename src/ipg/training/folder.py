@@ -174,6 +174,12 @@ class RunFolder:
         weights = self._read(self.model, load_checkpoint)
         return weights, self._read(self.metrics, read_jsonl), self._read(self.result, read_json)
 
+    def unfinished(self) -> FolderError:
+        """That a run which is not done has no results, and what to do."""
+        if self.failure.exists():
+            return FolderError(f"the run in {self.path} went wrong; `ipg doctor {self.path}` says why, and what to do")
+        return FolderError(f"the run in {self.path} is not finished; the command that began it goes on with it")
+
     def verify(self) -> None:
         """FolderError where a file that is there is not what the finished run wrote.
 

@@ -16,6 +16,7 @@ FINDINGS: tuple[Check, ...] = (
     training.loss_not_finite,
     training.representation_collapsed,
     training.run_begun_again,
+    training.learnt_and_lost,
     training.one_class_predicted,
     training.validation_at_chance,
     training.task_hardly_learnt,

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ipg.evaluation.doctor.finding import DISAGREES, Finding, falls, longer, percent, shortcut_remedy
 from ipg.evaluation.doctor.log import RunLog
+from ipg.evaluation.selection import is_refit, pairs
+from ipg.evaluation.statistics import at_chance
 from ipg.models.explainable import is_explainable
 from ipg.models.small import MODELS
 from ipg.restarts import rate_after
 from ipg.words import times
 
 __all__ = [
-    "clip_on_most_steps", "floor_on_most_steps", "loss_not_finite", "one_class_predicted", "one_class_remedy",
-    "representation_collapsed", "run_begun_again", "task_gradient_scaled_to_nothing", "task_hardly_learnt",
-    "validation_at_chance",
+    "clip_on_most_steps", "floor_on_most_steps", "learnt_and_lost", "loss_not_finite", "one_class_predicted",
+    "one_class_remedy", "representation_collapsed", "run_begun_again", "task_gradient_scaled_to_nothing",
+    "task_hardly_learnt", "validation_at_chance",
 ]  # fmt: skip
 
 MOST = 0.5
@@ -27,6 +30,8 @@ LEARNT, HARDLY_LEARNT = 0.5, 0.9
 A quarter of wrong labels puts a floor of 0.81 under it."""
 POOR = 1 / 3
 """Share of the way from guessing to all right below which validation accuracy is poor."""
+LOST = 0.25
+"""How far the merit of an epoch by `--selection pairs` must lie above that of the last for something to be lost."""
 SPLIT, FEW_IMAGES = 0.5, 10
 """Gap in accuracy between groups of one class from which something else than the class decides, and images below which
 a group says nothing."""
@@ -94,9 +99,43 @@ def run_begun_again(log: RunLog) -> Finding | None:
 # -- the task --------------------------------------------------------------------------------------------------------
 
 
+def learnt_and_lost(log: RunLog) -> Finding | None:
+    """The last epoch is kept, and an earlier one was far better on validation images and pairs together."""
+    epochs = [row for row in log.rows if not is_refit(row, log.config)]
+    if log.unfinished or len(epochs) < len(log.rows) or log.config.get("selection", "last") != "last":
+        return None
+    known = [(merit, row) for row in epochs if (merit := _merit(row)) is not None]
+    if not known or known[-1][1] is not epochs[-1]:
+        return None
+    (best, then), (merit, now) = max(known, key=lambda each: each[0]), known[-1]
+    if best - merit < LOST:
+        return None
+    constant = log.validation.get("predicted_classes") == 1
+    left = "every image gets the same class" if constant else f"it is {_of_both(now)}"
+    return Finding(
+        "learnt and lost",
+        "error" if constant or _at_chance(log) else "warning",
+        f"After epoch {then['epoch']} accuracy on validation images, averaged over classes, was {_of_both(then)}; "
+        f"after epoch {now['epoch']}, which is kept, {left}.",
+        f"Train again with another --output and keep the best epoch (--selection pairs), or lower the learning rate "
+        f"(now {log.config.get('learning_rate')}), or train for fewer epochs.",
+    )
+
+
+def _merit(row: Mapping[str, Any]) -> float | None:
+    """By what `--selection pairs` compares epochs; None where that was not measured."""
+    measured = (row.get("validation") or {}).get("balanced") is not None and row.get("pair_disagreement") is not None
+    return pairs(row)[0] if measured else None
+
+
+def _of_both(row: Mapping[str, Any]) -> str:
+    accuracy, disagreement = percent(row["validation"]["balanced"]), percent(row["pair_disagreement"])
+    return f"{accuracy} with {disagreement} of the held-out pairs disagreeing"
+
+
 def one_class_predicted(log: RunLog) -> Finding | None:
-    """Every validation image gets the same class, and no collapse says why."""
-    if log.validation.get("predicted_classes") != 1 or representation_collapsed(log):
+    """Every validation image gets the same class, and neither a collapse nor what was learnt before says why."""
+    if log.validation.get("predicted_classes") != 1 or representation_collapsed(log) or learnt_and_lost(log):
         return None
     merit = ", so that pairs agree for no merit" if log.of_epochs("pair_disagreement") or log.guided else ""
     return Finding(
@@ -109,6 +148,8 @@ def one_class_predicted(log: RunLog) -> Finding | None:
 
 def one_class_remedy(log: RunLog) -> str:
     """What to do about a network that gives every image the same class."""
+    if lost := learnt_and_lost(log):
+        return lost.remedy
     alpha = "; raise alpha, too, if the task loss does not fall" if log.guided else ""
     rate = log.config.get("learning_rate")
     return _after_weights(log, f"change the learning rate (now {rate}) or {_warm_up(log)}, and {longer(log)}{alpha}.")
@@ -140,7 +181,7 @@ def _weights_remedy(log: RunLog) -> str:
 
 def validation_at_chance(log: RunLog) -> Finding | None:
     """Validation accuracy is what guessing would give, and pairs that disagree do not say why."""
-    if not _at_chance(log) or _seen_in_pairs(log):
+    if not _at_chance(log) or _seen_in_pairs(log) or learnt_and_lost(log):
         return None
     images, chance = sum(group["count"] for groups in log.groups for group in groups), 1 / len(log.groups)
     leans, learnt = _split(log) >= SPLIT, _of_guessing(log) < LEARNT
@@ -162,10 +203,10 @@ def validation_at_chance(log: RunLog) -> Finding | None:
 
 def _seen_in_pairs(log: RunLog) -> bool:
     """Whether accuracy is at chance for the shortcut, which held-out pairs show: a finding on these says so."""
-    pairs = log.of_epochs("pair_disagreement")
-    if not pairs or pairs[-1] < DISAGREES:
+    held_out = log.of_epochs("pair_disagreement")
+    if not held_out or held_out[-1] < DISAGREES:
         return False
-    return pairs[-1] > MOST or _split(log) >= SPLIT or _of_guessing(log) < LEARNT
+    return held_out[-1] > MOST or _split(log) >= SPLIT or _of_guessing(log) < LEARNT
 
 
 def _at_chance(log: RunLog) -> bool:
@@ -173,8 +214,7 @@ def _at_chance(log: RunLog) -> bool:
     balanced, images = log.validation.get("balanced"), sum(group["count"] for found in log.groups for group in found)
     if balanced is None or not images or log.validation.get("predicted_classes") == 1:
         return False
-    chance = 1 / len(log.groups)
-    return bool(abs(balanced - chance) <= 2 * math.sqrt(chance * (1 - chance) / images))
+    return at_chance(balanced, len(log.groups), images)
 
 
 def _chance_remedy(log: RunLog) -> str:
@@ -203,10 +243,10 @@ def task_hardly_learnt(log: RunLog) -> Finding | None:
     chance = 1 / len(log.groups)
     if balanced >= chance + POOR * (1 - chance) or log.validation.get("predicted_classes") == 1:
         return None
-    if validation_at_chance(log) or task_gradient_scaled_to_nothing(log):
+    if validation_at_chance(log) or learnt_and_lost(log) or task_gradient_scaled_to_nothing(log):
         return None
-    pairs = log.of_epochs("pair_disagreement")
-    agree = not pairs or pairs[-1] < DISAGREES  # where they do not, alpha had better be lowered
+    held_out = log.of_epochs("pair_disagreement")
+    agree = not held_out or held_out[-1] < DISAGREES  # where they do not, alpha had better be lowered
     alpha = f"raise alpha (now {log.config.get('alpha')}), " if log.guided and agree else ""
     weights = _weights_remedy(log)
     use = f"{weights}; or use" if weights else "Use"
