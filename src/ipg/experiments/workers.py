@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ipg.data.parallel import cores
@@ -197,7 +196,7 @@ def _shielded() -> Iterator[None]:
 
 def work(pipe: Connection, gpu: str | None, threads: int) -> None:
     """Attempt the trials that come through the pipe, until None does."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     threading.Thread(target=_stop_when_orphaned, daemon=True).start()
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
@@ -227,10 +226,6 @@ def _hear(pipe: Connection) -> Any:
 def _tell(pipe: Connection, what: float | Ended) -> None:
     with suppress(OSError):  # the runner is gone
         pipe.send(what)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _stop_when_orphaned() -> None:
