@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from report.reader import Reader
 
 from ipg.config import CHOICES
 from ipg.experiments.compare import Facts
@@ -87,38 +87,6 @@ def plain() -> MethodRows:
 @pytest.fixture
 def guided() -> MethodRows:
     return method("ipg", {0: row(0.8, 0.8, seconds=3), 1: row(0.9, 0.7, seconds=3), 2: row(0.7, 0.9, seconds=6)})
-
-
-class Reader(HTMLParser):
-    """Text and tags of a page; fails on tags that do not close."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.open: list[str] = []
-        self.words: list[str] = []
-        self.feed(page)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        assert not any(name.startswith("on") for name, _ in attrs)
-        if tag not in {"meta", "link", "img"}:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
@@ -408,6 +376,7 @@ def test_failed_runs_are_listed_and_nothing_is_unescaped(plain: MethodRows) -> N
     comparison = make(plain, lost, facts=bad, given={hostile: hostile}, settings={hostile: hostile}, command=hostile)
     page = Reader(render_comparison(comparison))
     assert "script" not in page.tags
+    assert page.handlers == []
     assert "img" not in page.tags
     assert page.text.count('alert("1")') > 8
     assert "Runs that failed" in page.text

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import torch
+from report.reader import Reader
 
 from ipg.report.html import GENERATOR, check_page
 from ipg.report.page import Flip, Look, PageData, render, write
@@ -15,56 +15,11 @@ from ipg.report.views import PairAnswers
 
 NAN = float("nan")
 HOSTILE = '</td></figure><script>alert("1")</script><img src=https://example.org/x.png onerror=alert(1)>'
-LOADING = {"src", "href", "srcset", "poster", "data", "action", "background", "xlink:href"}
-VOID = {"meta", "link", "img"}
 
 
 def make_look(*runs) -> Look:
     image, heat = torch.zeros(2, 6, 6, dtype=torch.uint8), torch.zeros(6, 6)
     return Look("garment", [image], {run.name: [heat] for run in runs})
-
-
-class Reader(HTMLParser):
-    """Collects tags, what they would load, and text; fails on tags that do not close."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.loads: list[str] = []
-        self.handlers: list[str] = []
-        self.ids: list[str] = []
-        self.words: list[str] = []
-        self.open: list[str] = []
-        self.feed(page)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        for name, value in attrs:
-            if name in LOADING:
-                self.loads.append(value or "")
-            if name.startswith("on"):
-                self.handlers.append(name)
-            if name == "id":
-                self.ids.append(value or "")
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
 
 
 def rows(page: str, table: str) -> dict[str, list[str]]:
