@@ -15,7 +15,7 @@ from ipg.experiments.arms import Arm, Row, Spread
 from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.reproduce.rows import Measured, all_rows, measure
 from ipg.experiments.tables.rivals import ENDING, contender, ranked
-from ipg.experiments.tables.rows import Measured as Studied
+from ipg.experiments.tables.rows import MeasuredStudy
 from ipg.experiments.tables.text import NONE, code, figure_text, markdown, percent, seeds_of, seeds_text, wrapped
 from ipg.methods import method_class
 from ipg.report.figures.dots import Dots, Strip, draw_dots
@@ -127,7 +127,7 @@ class Headline:
         return tuple(strip for strip in known if strip.spread is not None)
 
 
-def find_headlines(results: Path, studies: Sequence[Studied]) -> list[Headline]:
+def find_headlines(results: Path, studies: Sequence[MeasuredStudy]) -> list[Headline]:
     """What the rows say of each data set.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ipg.evaluation.selection import SELECTIONS
 from ipg.experiments.arms import Arm, Figure, Row, Spread, figure_of, spread
-from ipg.experiments.tables.rows import Measured
+from ipg.experiments.tables.rows import MeasuredStudy
 from ipg.experiments.tables.text import (
     NAMES,
     NONE,
@@ -47,7 +47,7 @@ CHOSEN = ("tuned", "decision", "unified", "original")
 """Protocols whose settings were, or may have been, chosen without test images."""
 
 
-def results_page(studies: Sequence[Measured], figures: Sequence[Figure], speed: Sequence[Row]) -> str:
+def results_page(studies: Sequence[MeasuredStudy], figures: Sequence[Figure], speed: Sequence[Row]) -> str:
     """The whole page of `results/README.md`."""
     folder = "src/ipg/experiments/studies"
     commands = "\n".join(f"$ ipg study {study.name}{_data_path(study)}" for study in studies)
@@ -76,14 +76,14 @@ def results_page(studies: Sequence[Measured], figures: Sequence[Figure], speed: 
     return "\n\n".join(part if part.startswith(("#", "|", "```")) else wrapped(part) for part in parts) + "\n"
 
 
-def _data_path(study: Measured) -> str:
+def _data_path(study: MeasuredStudy) -> str:
     """What the command needs to be told of the data; nothing where they are embedded."""
     if any("mnist" in arm.dataset for arm in study.arms):
         return " --data-path mnist.npz"
     return "" if all(arm.dataset.startswith("colored_fashion") for arm in study.arms) else " --data-path FOLDER"
 
 
-def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
+def _study(study: MeasuredStudy, figures: Sequence[Figure]) -> list[str]:
     varying, shared = varying_settings(study.arms)
     head = ["method", *map(words, varying), "seeds", "accuracy", "last epoch", "group mean", "worst group"]
     head += ["pairs that disagree", "collapsed", "seconds", "paper"]
@@ -116,7 +116,7 @@ def _study(study: Measured, figures: Sequence[Figure]) -> list[str]:
     return [f"## {study.name}", shared, markdown(head, lines), notes, *_ends(study)]
 
 
-def _choices(study: Measured, tuned: Sequence[Arm]) -> list[str]:
+def _choices(study: MeasuredStudy, tuned: Sequence[Arm]) -> list[str]:
     """What settings were chosen from: for each data set, method, protocol and number of pairs, the best arm first.
 
     Contenders of one method, as a protocol has them, do not compete with each other.
@@ -194,7 +194,7 @@ def _speed(rows: Sequence[Row]) -> list[str]:
     return parts
 
 
-def _ends(study: Measured) -> list[str]:
+def _ends(study: MeasuredStudy) -> list[str]:
     rows = [row for arm in study.arms for row in arm.rows]
     lines = [f"{origin(rows)}."] if rows else []
     if lost := unmeasured_text((_titled(arm), arm.unmeasured, len(arm.rows)) for arm in study.arms):

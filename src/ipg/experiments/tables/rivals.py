@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 
 from ipg.experiments.arms import Arm, Figure, Row, figure_of, training_seconds
-from ipg.experiments.tables.rows import Measured
+from ipg.experiments.tables.rows import MeasuredStudy
 from ipg.experiments.tables.short import beside
 from ipg.experiments.tables.text import (
     NAMES,
@@ -48,7 +48,7 @@ _VARIANTS = {
 """Options that make two contenders of one method, in words."""
 
 
-def rivals_table(study: Measured, figures: Sequence[Figure]) -> str:
+def rivals_table(study: MeasuredStudy, figures: Sequence[Figure]) -> str:
     """The table of a study of the unified protocol: what each method needs, reaches and costs, the paper beside."""
     arms = ranked(study)
     if not arms:
@@ -75,7 +75,7 @@ def rivals_table(study: Measured, figures: Sequence[Figure]) -> str:
     )
 
 
-def ranked(study: Measured) -> list[Arm]:
+def ranked(study: MeasuredStudy) -> list[Arm]:
     """The arms that have rows, the best worst group first."""
     arms = [arm for arm in study.arms if arm.rows]
     return sorted(arms, key=lambda arm: (-_mean(arm, "worst_group"), -_mean(arm, "average")))
@@ -133,7 +133,7 @@ def _rule(arms: Sequence[Arm]) -> str:
     return f"*Shortcut rule*: {NEEDS['shortcut rule']}. " if known else ""
 
 
-def _from(arms: Sequence[Arm], study: Measured) -> str:
+def _from(arms: Sequence[Arm], study: MeasuredStudy) -> str:
     rows: list[Row] = [row for arm in arms for row in arm.rows]
     return wrapped(f"{origin(rows)}. All settings: `ipg study {study.name} --list`.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from ipg.experiments.arms import Arm, Row, arms_of
 from ipg.experiments.store import TIMES, read_rows
 from ipg.experiments.study import STUDIES, Study, load_study
 
-__all__ = ["Measured", "ProvenanceError", "check_provenance", "measured", "measured_of", "with_times"]
+__all__ = ["MeasuredStudy", "ProvenanceError", "check_provenance", "measured", "measured_of", "with_times"]
 
 ORIGIN = ("hardware", "versions", "commit", "date")
 """What a row says of its origin."""
@@ -30,20 +30,23 @@ class ProvenanceError(ValueError):
     """A row does not say where it comes from, so no table may quote it."""
 
 
-class Measured:
+@dataclass(frozen=True)
+class MeasuredStudy:
     """A study and what was measured of it."""
 
-    def __init__(
-        self, name: str, split: str, arms: Sequence[Arm], unknown: Sequence[Row], decides: str | None = None
-    ) -> None:
-        self.name, self.split, self.arms, self.unknown, self.decides = name, split, arms, unknown, decides
+    name: str
+    split: str
+    arms: Sequence[Arm]
+    unknown: Sequence[Row]
+    """Rows that no arm asks for."""
+    decides: str | None = None
 
     def of(self, dataset: str) -> list[Arm]:
         """The arms on one data set."""
         return [arm for arm in self.arms if arm.dataset == dataset]
 
 
-def measured(results: Path, studies: Path = STUDIES) -> list[Measured]:
+def measured(results: Path, studies: Path = STUDIES) -> list[MeasuredStudy]:
     """Every study that has a file in `studies`, with its rows in `results`."""
     found = [load_study(file) for file in sorted(studies.glob("*.toml"))]
     return [
@@ -55,13 +58,13 @@ def measured(results: Path, studies: Path = STUDIES) -> list[Measured]:
     ]
 
 
-def with_times(study: Measured, timed: Measured) -> Measured:
+def with_times(study: MeasuredStudy, timed: MeasuredStudy) -> MeasuredStudy:
     """A study whose arms also have the rows of the same study run again for its seconds (`ipg study --timed`)."""
     arms = [replace(arm, timed=again.rows) for arm, again in zip(study.arms, timed.arms, strict=True)]
-    return Measured(study.name, study.split, arms, [*study.unknown, *timed.unknown], study.decides)
+    return replace(study, arms=arms, unknown=[*study.unknown, *timed.unknown])
 
 
-def measured_of(study: Study, file: Path) -> Measured:
+def measured_of(study: Study, file: Path) -> MeasuredStudy:
     """A study with its rows in `file`.
 
     Raises:
@@ -77,7 +80,7 @@ def measured_of(study: Study, file: Path) -> Measured:
                 f"trial writes there); take the line out, and `ipg study` runs the trial again"
             )
     try:
-        return Measured(study.name, study.metrics_split, *arms_of(study, rows), decides=study.decides)
+        return MeasuredStudy(study.name, study.metrics_split, *arms_of(study, rows), decides=study.decides)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 

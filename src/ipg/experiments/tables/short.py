@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ipg.evaluation.statistics import wilson
 from ipg.experiments.arms import Arm, Figure, figure_of
-from ipg.experiments.tables.rows import Measured
+from ipg.experiments.tables.rows import MeasuredStudy
 from ipg.experiments.tables.text import (
     NAMES,
     NONE,
@@ -41,7 +41,7 @@ _APART = ("unified", "repair")
 """Protocols that have a table of their own."""
 
 
-def dataset_table(dataset: str, studies: Sequence[Measured], figures: Sequence[Figure]) -> str:
+def dataset_table(dataset: str, studies: Sequence[MeasuredStudy], figures: Sequence[Figure]) -> str:
     """The table of one data set for readers in a hurry: methods as they are by default, on the test split."""
     told = [arm for study in studies if study.split == "test" for arm in study.of(dataset)]
     arms = [arm for arm in told if arm.protocol not in _APART and _is_default(arm)]

@@ -10,7 +10,7 @@ from typing import Any
 from ipg.evaluation.spread import Paired, Spread, paired, spread
 from ipg.experiments.arms import Arm, Figure, Row, figure_of
 from ipg.experiments.tables.long import BUILDER, PAIR_SETTINGS, varying_settings
-from ipg.experiments.tables.rows import Measured
+from ipg.experiments.tables.rows import MeasuredStudy
 from ipg.experiments.tables.short import SUBSET, beside
 from ipg.experiments.tables.text import (
     NAMES,
@@ -210,7 +210,7 @@ class StudyTable:
 
 
 def study_table(
-    measured: Measured,
+    measured: MeasuredStudy,
     figures: Iterable[Figure],
     *,
     groups: bool = False,
