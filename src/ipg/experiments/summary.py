@@ -57,12 +57,11 @@ class Standing:
 
 def standings(results: Path) -> dict[str, Standing]:
     """How every reproduction stands by the rows in `results`."""
-    rows = {kind: all_rows(results, kind) for kind in (None, "dynamics")}
+    rows = all_rows(results)
     found = {}
     for name in names():
         reproduction = load_reproduction(name)
-        known = rows["dynamics" if reproduction.kind == "dynamics" else None]
-        found[name] = standing_of(reproduction, known, results)
+        found[name] = standing_of(reproduction, rows, results)
     return found
 
 

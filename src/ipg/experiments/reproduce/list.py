@@ -54,7 +54,7 @@ def named_listing(given: Sequence[str], place: Place, *, quick: bool = False) ->
     rows = rows_of(asked)
     as_packaged = not quick and place.network is None and not any(rows.values())
     for one in asked:
-        reproduction, own = one.reproduction, rows[one.results, one.kind]
+        reproduction, own = one.reproduction, rows[one.results]
         there = packaged_standing(reproduction.name) if as_packaged else None
         yield from _lines(reproduction, standing_of(reproduction, own, one.results), there)
         for what in _searches(one, place) if reproduction.kind == "search" else _settings(one, own):

@@ -63,11 +63,11 @@ def filled(page: str, results: Path, folder: str = "results") -> Filled:
         ValueError: a marker is missing, or names nothing that is reproduced.
     """
     figures: dict[str, str] = {}
-    rows = {kind: all_rows(results, kind) for kind in (None, "dynamics")}
+    rows = all_rows(results)
     known: list[tuple[Reproduction, Sequence[Measured]]] = []
     for name in re.findall(r"<!-- reproduce:(\w+) -->", page):
         reproduction = load_reproduction(name)
-        measured = measure(reproduction, rows["dynamics" if reproduction.kind == "dynamics" else None])
+        measured = measure(reproduction, rows)
         known.append((reproduction, measured))
         section, drawings = _section(reproduction, measured, results, folder)
         page = between(page, f"reproduce:{name}", section)

@@ -128,6 +128,11 @@ class Reproduction:
     alone: bool = False
     """Whether rows of other studies do not count."""
 
+    @property
+    def row_kind(self) -> str | None:
+        """What its rows say that they are of; None of training as usual."""
+        return "dynamics" if self.kind == "dynamics" else None
+
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
         """All trials, each run once."""

@@ -28,8 +28,8 @@ from ipg.words import listed, number_of
 
 __all__ = ["Asked", "Left", "Run", "left_of", "rows_of", "run_missing"]
 
-AllRows = dict[tuple[Path, str | None], list[Row]]
-"""Rows that may count, by folder and kind."""
+AllRows = dict[Path, list[Row]]
+"""Rows that may count, by folder."""
 MOST_NAMED = 3
 """So many reproductions give a queue their names."""
 
@@ -47,19 +47,14 @@ class Asked:
     """What is to be run, if it is not done."""
 
     @property
-    def kind(self) -> str | None:
-        """The kind of rows; None of training as usual."""
-        return "dynamics" if self.reproduction.kind == "dynamics" else None
-
-    @property
     def queue(self) -> tuple[bool, str]:
         """What has a queue of its own, in the order they are worked off."""
-        return self.reproduction.alone, self.kind or ""
+        return self.reproduction.alone, self.reproduction.row_kind or ""
 
     def runs(self) -> dict[Hashable, Trial]:
         """The trials by what they come to: those of one name are one run, whose row counts for all of them."""
         alone = self.reproduction.name if self.reproduction.alone else None
-        return {(self.results, self.kind, alone, run_of(trial)): trial for trial in self.trials}
+        return {(self.results, self.reproduction.row_kind, alone, run_of(trial)): trial for trial in self.trials}
 
 
 @dataclass(frozen=True)
@@ -114,12 +109,12 @@ def run_missing(asked: Sequence[Asked], place: Place) -> list[Run]:
         failures, over = _work_off(own, place)
         failed |= {entry.run for entry in own if entry.trial.key in failures}
     rows = rows_of(asked)
-    return [_stands(one, rows[one.results, one.kind], entries, failed, over=over) for one in asked]
+    return [_stands(one, rows[one.results], entries, failed, over=over) for one in asked]
 
 
 def rows_of(asked: Iterable[Asked]) -> AllRows:
-    """The rows that may count, by folder and kind."""
-    return {source: all_rows(*source) for source in {(one.results, one.kind) for one in asked}}
+    """The rows that may count, by folder."""
+    return {results: all_rows(results) for results in {one.results for one in asked}}
 
 
 def left_of(asked: Sequence[Asked], rows: AllRows, data_paths: Mapping[str, str]) -> Left:
@@ -131,7 +126,7 @@ def left_of(asked: Sequence[Asked], rows: AllRows, data_paths: Mapping[str, str]
         runs = {trial.key: run for run, trial in one.runs().items() if run not in seen}
         seen |= set(runs.values())
         own = [trial for trial in one.trials if trial.key in runs]
-        left = missing(one.reproduction, rows[one.results, one.kind], data_paths, own)
+        left = missing(one.reproduction, rows[one.results], data_paths, own)
         entries += [_Entry(runs[trial.key], trial, one) for trial in left.trials]
         obstacles += left.obstacles.values()
     return Left(tuple(sorted(entries, key=lambda entry: entry.trial.seed)), tuple(obstacles))
@@ -150,7 +145,7 @@ def _left(asked: Sequence[Asked], place: Place) -> Sequence[_Entry]:
 
 
 def _any_rows(one: Asked, rows: AllRows) -> bool:
-    return any(found.rows for found in measure(one.reproduction, rows[one.results, one.kind]))
+    return any(found.rows for found in measure(one.reproduction, rows[one.results]))
 
 
 def _work_off(entries: Sequence[_Entry], place: Place) -> tuple[frozenset[str], bool]:

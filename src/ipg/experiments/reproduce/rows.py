@@ -59,15 +59,15 @@ class Measured:
         return sum(any(map(went_wrong, rows)) for rows in self.seeds)
 
 
-def all_rows(results: Path, kind: str | None = None) -> list[Row]:
-    """The rows of every study in `results` that tell of test images: of training as usual, or of another kind.
+def all_rows(results: Path) -> list[Row]:
+    """The rows of every study in `results` that tell of test images.
 
     Raises:
         ProvenanceError: a row does not say where it comes from.
     """
     found: list[Row] = []
     for file in sorted(results.glob("*/trials.jsonl")):
-        rows = [row for row in read_rows(file) if row.get("split") == "test" and row.get("kind") == kind]
+        rows = [row for row in read_rows(file) if row.get("split") == "test"]
         check_provenance(rows, file)
         found += rows
     return found
@@ -89,7 +89,8 @@ class _Known:
     def __init__(self, reproduction: Reproduction, rows: Iterable[Row]) -> None:
         self._rows: dict[tuple[str, int], list[Row]] = {}
         for row in sorted(rows, key=lambda row: str(row.get("date", ""))):
-            if not reproduction.alone or row["study"] == reproduction.name:
+            own = not reproduction.alone or row["study"] == reproduction.name
+            if own and row.get("kind") == reproduction.row_kind:
                 self._rows.setdefault((row["dataset"], row["seed"]), []).append(row)
 
     def row_of(self, trial: Trial) -> Row | None:
