@@ -12,7 +12,7 @@ from ipg.config import RunConfig
 from ipg.data.errors import DataError
 from ipg.data.load import load
 from ipg.experiments.reproduce.plan import shared
-from ipg.experiments.reproduce.rows import data_obstacle
+from ipg.experiments.reproduce.rows import beside, data_obstacle
 from ipg.files import write_text
 from ipg.pairs.audit import audit
 from ipg.pairs.references import References
@@ -40,9 +40,7 @@ def gallery(entry: Mapping[str, Any], count: int, folder: Path, path: str | None
     if files and (why := data_obstacle(dataset, path)) is not None:
         return made, [*missing, f"{dataset}: {why}"]
     for name in files:
-        places = [Path(name), *([Path(path) / name] if path else [])]
-        found = next((place for place in places if place.exists()), None)
-        if found is None:
+        if (found := beside(name, path)) is None:
             what = shared()["files"].get(name, "pairs by `ipg pairs build`")
             missing.append(f"{dataset}: there is no {name} beside the data; it holds {what}")
         else:

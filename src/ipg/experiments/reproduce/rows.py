@@ -19,7 +19,9 @@ from ipg.experiments.store import read_rows
 from ipg.experiments.study import Trial
 from ipg.experiments.tables.rows import check_provenance
 
-__all__ = ["Measured", "Missing", "all_rows", "data_obstacle", "measure", "missing", "obstacle", "without_row"]
+__all__ = [
+    "Measured", "Missing", "all_rows", "beside", "data_obstacle", "measure", "missing", "obstacle", "without_row",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -145,11 +147,16 @@ def obstacle(config: RunConfig, path: str | None) -> str | None:
     for file in (config.weights, config.pairs, config.masks):
         if not isinstance(file, str) or file == "pretrained":
             continue
-        places = [Path(file), *([Path(path) / file] if path else [])]
-        if not any(place.exists() for place in places):
+        if beside(file, path) is None:
             what = shared()["files"].get(file)
             return f"there is no {file} beside the data" + (f": it holds {what}" if what else "")
     return None
+
+
+def beside(file: str, path: str | None) -> Path | None:
+    """A file as it is named, or else as it is named beside the data; None where it is nowhere."""
+    places = [Path(file), *([Path(path) / file] if path else [])]
+    return next((place for place in places if place.exists()), None)
 
 
 def data_obstacle(dataset: str, path: str | None) -> str | None:
