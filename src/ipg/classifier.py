@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ipg.config import CHOICES
+from ipg.data.coloring import gray
 from ipg.data.decode import Fit
-from ipg.data.grayscale import gray
 from ipg.data.waterbirds import RELEASES
 from ipg.evaluation.groups import evaluating, logits_of
 from ipg.models import ImageModel, load_model

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ipg.data.grayscale import gray
+from ipg.data.coloring import gray
 from ipg.data.table import ImageTable
 from ipg.pairs.recolored import build
 

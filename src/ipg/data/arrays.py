@@ -1,11 +1,11 @@
-"""Files of NumPy arrays, of which a small one must not unpack to a large one."""
+"""Files of NumPy arrays: a small one must not unpack to a large one, and why one cannot be read."""
 
 from __future__ import annotations
 
 import zipfile
 from pathlib import Path
 
-__all__ = ["check_npz"]
+__all__ = ["array_trouble", "check_npz"]
 
 MANY_BYTES = 256 << 20
 """What arrays may unpack to in any case."""
@@ -23,3 +23,10 @@ def check_npz(path: Path) -> None:
                 raise ValueError(
                     f"{member.filename} would unpack from {member.compress_size:,} to {member.file_size:,} bytes"
                 )
+
+
+def array_trouble(error: Exception) -> str:
+    """Why a file of NumPy cannot be read, without the advice to run what is in it."""
+    if "pickle" in str(error):
+        return "it holds Python objects, which are not read since that could run code"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-__all__ = ["DataError", "MissingError", "ProblemsError", "array_trouble", "gathered"]
+__all__ = ["DataError", "MissingError", "ProblemsError", "gathered"]
 
 SHOWN = 10
 """How many of many problems a message names."""
@@ -37,10 +37,3 @@ def gathered(problems: list[str]) -> Iterator[None]:
         problems += error.problems
     except DataError as error:
         problems.append(str(error))
-
-
-def array_trouble(error: Exception) -> str:
-    """Why a file of NumPy cannot be read, without the advice to run what is in it."""
-    if "pickle" in str(error):
-        return "it holds Python objects, which are not read since that could run code"
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ipg.data.arrays import check_npz
-from ipg.data.errors import DataError, MissingError, array_trouble
+from ipg.data.arrays import array_trouble, check_npz
+from ipg.data.errors import DataError, MissingError
 from ipg.data.idx import read_idx
 from ipg.files import replacing
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ipg.data.grayscale import gray
+from ipg.data.coloring import gray
 from ipg.methods.base import Need
 from ipg.methods.erm import Erm
 

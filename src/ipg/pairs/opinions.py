@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ipg.data.arrays import check_npz
+from ipg.data.arrays import array_trouble, check_npz
 from ipg.data.columns import read_columns
-from ipg.data.errors import DataError, array_trouble
+from ipg.data.errors import DataError
 
 __all__ = ["Codes", "Known", "Opinions", "Says", "answers", "read_opinions"]
 
