@@ -101,7 +101,7 @@ def test_a_report_is_counted(tmp_path: Path) -> None:
     assert versions.counts(tmp_path / "r.xml") == {"tests": 7, "failed": 3, "skipped": 3}
 
 
-def test_failures_and_pythons_that_lack_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_and_pythons_that_lack_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "interpreter", lambda version: None if version == "3.12" else Path("python"))
     monkeypatch.setattr(versions, "make", lambda home, python, *, oldest: python)
     cases = '<testcase classname="a.b" name="fine"/><testcase classname="a.b" name="t[1]"><failure/></testcase>'

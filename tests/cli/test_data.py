@@ -203,7 +203,7 @@ def test_cache(ipg, photos: Path) -> None:
     assert ipg("data", "cache").out.startswith("no decoded images in ")
 
 
-def test_prepare_waterbirds(ipg, assert_refused, tmp_path: Path) -> None:
+def test_prepare_waterbirds(ipg, assert_refused) -> None:
     line = ["data", "prepare", "waterbirds", "--cub", "cub", "--places", "places", "--output", "out"]
     assert_refused(*line, "--correlation", "2", says=("correlation=2.0", "from 0 to 1"))
     assert_refused(*line, says=("there is no folder segmentations in cub",))
@@ -222,7 +222,7 @@ def test_prepare_waterbirds(ipg, assert_refused, tmp_path: Path) -> None:
     assert ipg(*done.out.split()[2:], "--size", "8").code == 0
 
 
-def test_prepare_celeba(ipg, assert_refused, tmp_path: Path) -> None:
+def test_prepare_celeba(ipg, assert_refused) -> None:
     line = ["data", "prepare", "celeba", "--archives", "downloads", "--output", "out"]
     assert_refused(*line, says=("there is no folder downloads", "img_align_celeba.zip"))
     Path("downloads").mkdir()

@@ -57,7 +57,7 @@ def test_a_stop_in_the_last_part_of_a_run_comes_before_the_next(ipg, tmp_path: P
     assert (tmp_path / "ipg-demo" / "erm" / "done").exists()
 
 
-def test_settings_reach_the_runs(ipg, tmp_path: Path, monkeypatch) -> None:
+def test_settings_reach_the_runs(ipg, monkeypatch) -> None:
     asked = []
 
     def stop(config, materials, **options) -> None:

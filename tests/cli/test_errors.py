@@ -371,7 +371,7 @@ def test_the_remedy_fits_a_command_that_has_no_place_to_name(
     assert "--output" not in assert_refused(*line, says=("pairs.csv: It cannot be written", remedy))
 
 
-def test_a_study_is_told_its_own_option(assert_refused, tmp_path: Path, monkeypatch) -> None:
+def test_a_study_is_told_its_own_option(assert_refused, monkeypatch) -> None:
     def forbid(*arguments: object, **options: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "theirs")
 

@@ -172,7 +172,7 @@ def test_labels_that_cannot_be_learnt(tmp_path: Path, picture, put, write_csv) -
     assert finding.items == ("'Cat' = 'cat'",)
 
 
-def test_groups_that_are_of_one_label_each_are_no_shortcut(tmp_path: Path, photos: Write) -> None:
+def test_groups_that_are_of_one_label_each_are_no_shortcut(photos: Write) -> None:
     place = photos(attribute=lambda n: ("tabby", "husky", "manx", "husky", "siam", "poodle")[n % 6])
     place.write_text(place.read_text().replace("attribute", "group"))
     report = check_files(read(place), size=8)

@@ -151,9 +151,7 @@ class _StopError(Exception):
     pass
 
 
-def test_an_interrupted_command_goes_on(
-    cub: Path, places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_command_goes_on(cub: Path, places: Path, tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         if done == 10:
             raise _StopError

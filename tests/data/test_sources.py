@@ -77,7 +77,7 @@ def test_links_are_followed_and_circles_end(tmp_path: Path, put) -> None:
     assert FolderSource(tmp_path / "data").names() == ["a/1.jpg"]
 
 
-def test_files_that_cannot_be_read(source: Source, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(source: Source) -> None:
     with pytest.raises(DataError):
         source.read("a/4.jpg")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,6 @@ protocol = "paper"
 method = "ipg"
 config = { pairs = 40 }
 """
-Listed = Callable[..., list[str]]
 
 
 @pytest.fixture

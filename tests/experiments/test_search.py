@@ -211,9 +211,7 @@ def test_trials_behind_the_median_are_given_up(base: RunConfig, tmp_path: Path) 
     assert found.best.state == "complete"
 
 
-def test_interrupted_it_goes_on_with_the_trial_under_way(
-    base: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_it_goes_on_with_the_trial_under_way(base: RunConfig, tmp_path: Path) -> None:
     plan = make_plan(base, trials=3, sampler="random")
     whole = search(plan, tmp_path / "whole", workers=1, console=quiet())
     run = module.run_search_trial
