@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from ipg.experiments.store import Store
+
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state")
 
 
@@ -110,7 +112,26 @@ def test_a_run_that_fails_stops_no_other(ipg, bars: list[str], tmp_path: Path, m
     assert "IPG has no result for 1 seed of 2 (0)" in page
     monkeypatch.setattr(trial, "train", whole)
     assert ipg(*command).code == 0
-    assert "Runs that failed" not in (tmp_path / "here" / "report.html").read_text(encoding="utf-8")
+    assert "Runs without a result" not in (tmp_path / "here" / "report.html").read_text(encoding="utf-8")
+
+
+def test_runs_that_another_process_is_at_have_not_failed(ipg, bars: list[str], tmp_path: Path) -> None:
+    command = ["compare", *bars, "--methods", "erm", "--workers", "1", "--output", "here"]
+    assert ipg(*command, "--seeds", "2").code == 0
+    (first, second), file = rows(tmp_path / "here"), tmp_path / "here" / "trials.jsonl"
+    file.write_text(json.dumps(first) + "\n", encoding="utf-8")
+    with Store(tmp_path / "here").claim(second["key"]):
+        done = ipg(*command, "--seeds", "2")
+        assert done.code == 0
+        assert "1 being run by another runner" in done.out
+        page = (tmp_path / "here" / "report.html").read_text(encoding="utf-8")
+        assert "<td>ERM</td><td>1</td><td>another process is at it</td>" in page
+        file.unlink()
+        with Store(tmp_path / "here").claim(first["key"]):
+            done = ipg(*command, "--seeds", "2")
+    assert (done.code, done.err) == (
+        2, "ipg: other processes are at all runs of the comparison; give the command again when they are done\n",
+    )  # fmt: skip
 
 
 def test_nothing_to_show_when_all_fail(ipg, assert_refused, bars: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from ipg.cli.options import (
 
 if TYPE_CHECKING:
     from ipg.experiments.compare import Facts
+    from ipg.experiments.store import Store
     from ipg.experiments.study import Study
     from ipg.report.compared import Comparison
 
@@ -118,6 +119,8 @@ def compare(
         cluster=cluster_of(cluster, cpus, gpus),
         console=console,
     )
+    if not tally.done and not tally.failed:
+        raise ValueError("other processes are at all runs of the comparison; give the command again when they are done")
     if not tally.done:
         raise ValueError(f"no run of the comparison succeeded; {folder / 'trials'} says why in error.txt of each")
     found = _collect(study, facts, folder, given=_given(base, own), workers=at_once, command=command_line())
@@ -174,7 +177,7 @@ def _collect(
     for name, series in zip(names, series_of(names), strict=True):
         trials = [trial for trial in study.trials if trial.method == name]
         done = {trial.seed: rows[trial.key] for trial in trials if trial.key in rows}
-        failed = {trial.seed: _last_line(store.error_file(trial.key)) for trial in trials if trial.key not in rows}
+        failed = {trial.seed: _why(store, trial.key) for trial in trials if trial.key not in rows}
         views.append(MethodRows(name, NAMES.get(name, name), series, done, failed, own[name]))
     config = as_started(study.shared or study.trials[0].config)
     shared = {name: value for name, value in config.flat().items() if name not in ("seed", "method", *config.options)}
@@ -182,7 +185,11 @@ def _collect(
     return Comparison(facts, views, seeds, config.selection, given, shared, workers, command)
 
 
-def _last_line(file: Path) -> str:
+def _why(store: Store, key: str) -> str:
+    """Why a run has no row, in a line."""
+    if store.is_held(key):
+        return "another process is at it"
+    file = store.error_file(key)
     lines = file.read_text(encoding="utf-8").strip().splitlines() if file.exists() else []
     return lines[-1] if lines else "not run"
 

@@ -31,7 +31,7 @@ class MethodRows:
     rows: Mapping[int, Row]
     """By seed."""
     failures: Mapping[int, str]
-    """What went wrong, in a line, by seed."""
+    """Why, in a line, by seed."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """All of its own, those at their defaults, too."""
 
