@@ -125,6 +125,26 @@ def test_a_search_in_vain_says_so(
     assert not Path("it/best.toml").exists()
 
 
+def test_a_search_that_others_are_still_at_is_not_in_vain(
+    ipg: Callable[..., Any], assert_refused: Callable[..., str], small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ipg.experiments.search import trial
+    from ipg.experiments.search.storage import FileHolds
+
+    def stopped(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trial, "train", stopped)
+        assert ipg("search", *small, "--output", "it", "--trials", "1").code == 130
+    holds = FileHolds(Path("it/locks"))
+    assert holds.hold(0)
+    says = ("no trial is worth anything yet; give the same command again when the others are done",)
+    assert_refused("search", *small, "--output", "it", "--trials", "1", says=says)
+    holds.close()
+    assert ipg("search", *small, "--output", "it", "--trials", "1").code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

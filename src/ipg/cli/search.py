@@ -124,6 +124,8 @@ def search(
     page = write_search(folder, found)
     if running := found.count("running"):
         typer.echo(f"{number_of(running, 'trial')} {are(running)} being run by other processes.")
+        if found.best is None or found.in_vain:
+            raise ValueError("no trial is worth anything yet; give the same command again when the others are done")
     if found.in_vain:
         raise ValueError(
             f"no trial got above 0 ({OBJECTIVES[plan.objective]}), so there is nothing to train with: give trials more "
