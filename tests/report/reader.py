@@ -1,10 +1,13 @@
-"""Pages as they are read by tests."""
+"""Pages and figures as they are read by tests."""
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
-__all__ = ["Reader"]
+from ipg.report.figures import SVG
+
+__all__ = ["Reader", "words"]
 
 LOADING = {"src", "href", "srcset", "poster", "data", "action", "background", "xlink:href"}
 VOID = {"meta", "link", "img"}
@@ -51,3 +54,8 @@ class Reader(HTMLParser):
     @property
     def text(self) -> str:
         return " ".join(" ".join(self.words).split())
+
+
+def words(svg: str) -> list[str]:
+    """The texts of a figure, in their order."""
+    return [element.text or "" for element in ET.fromstring(svg).iter(f"{{{SVG}}}text")]

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+from report.reader import words
 
 from ipg.report.figures.bands import MOST_POINTS, bands_data, draw_bands
 from ipg.report.figures.space import Arrow, draw_space, space_data
@@ -30,7 +31,7 @@ def test_long_runs_keep_their_ends() -> None:
 
 def test_the_drawing_names_measures_and_the_level() -> None:
     data = bands_data("Loss", {"ours": [[1.0, 2.0, 1.5]]}, line=(0.6, "the least"), detail="two seeds")
-    shown = [element.text for element in ET.fromstring(draw_bands(data)).iter(f"{SVG}text")]
+    shown = words(draw_bands(data))
     for wanted in ("Loss", "two seeds", "ours", "the least", "epoch"):
         assert wanted in shown
 

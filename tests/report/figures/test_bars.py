@@ -3,6 +3,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 import pytest
+from report.reader import words
 
 from ipg.evaluation.statistics import wilson
 from ipg.report import figures
@@ -10,10 +11,6 @@ from ipg.report.figures import Bars
 from ipg.report.views import PairAnswers
 
 NAN = float("nan")
-
-
-def words(svg: str) -> list[str]:
-    return [element.text or "" for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
 
 
 def bar_lengths(svg: str, colour: str) -> list[float]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
+from report.reader import words
+
 from ipg.report.figures.boxes import PUBLISHED, boxes_data, draw_boxes
 
 DATA = {"ours": [[0.1, 0.2, 0.3, 0.4, 0.9], []], "others": [[], [0.5]]}
-
-
-def texts(svg: str) -> list[str]:
-    return [element.text or "" for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
 
 
 def test_quartiles_and_extremes() -> None:
@@ -29,18 +27,18 @@ def test_quartiles_and_extremes() -> None:
 def test_the_drawing_names_series_categories_and_the_paper() -> None:
     published = [(0.676, 0.015), None]
     svg = draw_boxes(boxes_data("Seeds", "pairs", ["40", "124"], DATA, published, detail="on small images"))
-    shown = texts(svg)
+    shown = words(svg)
     for wanted in ("Seeds", "on small images", "ours", "others", "40", "124", "pairs"):
         assert wanted in shown
     assert PUBLISHED in shown
     assert "median 30.0 %" in (ET.fromstring(svg).get("aria-label") or "")
-    assert PUBLISHED not in texts(draw_boxes(boxes_data("S", "p", ["40", "124"], DATA)))
+    assert PUBLISHED not in words(draw_boxes(boxes_data("S", "p", ["40", "124"], DATA)))
 
 
 def test_a_long_line_beneath_the_title_is_broken_not_cut() -> None:
     detail = "Quick version on coloured fashion, noisy labels, not ColoredMNIST; accuracy; a dot is a seed"
     svg, brief = (draw_boxes(boxes_data("Seeds", "pairs", ["40", "124"], DATA, detail=d)) for d in (detail, "brief"))
-    shown = texts(svg)
+    shown = words(svg)
     at = shown.index("Seeds")
     assert " ".join(shown[at + 1 : at + 3]) == detail
     heights = [float(ET.fromstring(drawn).attrib["height"]) for drawn in (svg, brief)]

@@ -1,17 +1,12 @@
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
-
 import pytest
+from report.reader import words
 
 from ipg.report import figures
 from ipg.report.figures import Line, Panel
 
 NAN = float("nan")
-
-
-def words(svg: str) -> list[str]:
-    return [element.text or "" for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
 
 
 def test_curves_data(run) -> None:

@@ -3,15 +3,12 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 import pytest
+from report.reader import words
 
 from ipg.evaluation.spread import Spread, spread
 from ipg.report.figures import Dots, Strip, draw_dots, points
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def words(svg: str) -> list[str]:
-    return [element.text or "" for element in ET.fromstring(svg).iter(f"{SVG}text")]
 
 
 def rings(svg: str, colour: str) -> list[float]:

@@ -7,15 +7,12 @@ import xml.etree.ElementTree as ET
 
 import matplotlib
 import pytest
+from report.reader import words
 
 from ipg.evaluation.statistics import wilson
 from ipg.report import figures
 from ipg.report.figures import Bars, Line, PairGrid, Panel
 from ipg.report.figures.drawing import SVG, restyled, standalone
-
-
-def words(svg: str) -> list[str]:
-    return [element.text or "" for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
 
 
 def every_figure(name: str) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 
+from report.reader import words
+
 from ipg.report.figures.grid import LIGHT, GridCell, draw_grid, grid_data
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -26,7 +28,7 @@ def test_cells_stand_by_their_values() -> None:
 
 
 def test_the_drawing_shows_means_the_papers_and_what_is_missing() -> None:
-    shown = [element.text for element in ET.fromstring(draw_grid(grid(detail="small"))).iter(f"{SVG}text")]
+    shown = words(draw_grid(grid(detail="small")))
     for wanted in ("Map", "small", "ours 70.0 ± 1.0", "paper 68.9", "20.0", "paper 50.0", "k α = 1"):
         assert wanted in shown
     assert shown.count("not run") == 2
