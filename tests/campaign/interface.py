@@ -6,7 +6,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["CAMPAIGNS", "Campaign", "Choosy", "Measuring", "campaign"]
+__all__ = ["CAMPAIGNS", "BrokenPromiseError", "Campaign", "Choosy", "Measuring", "campaign"]
+
+
+class BrokenPromiseError(Exception):
+    """What is not as promised."""
 
 
 class Campaign(Protocol):

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 
 from campaign.forked import Ending, Running
+from campaign.interface import BrokenPromiseError
 from campaign.jobs import JOBS, PATIENCE, Place, prepare
 
 __all__ = ["CASES", "LIMITS", "MEANS", "PROMISE", "attempt", "prepare"]
@@ -73,10 +74,6 @@ class Blow:
     """Seconds before the second Ctrl-C."""
     wait: bool
     """Whether the command is started again only when all processes of the one that was ended are gone."""
-
-
-class BrokenPromiseError(Exception):
-    """What is not as promised."""
 
 
 def attempt(place: Place, seed: int, number: int) -> str | None:

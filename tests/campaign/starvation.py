@@ -16,6 +16,7 @@ from campaign import shortages
 from campaign.accidents import ACCIDENTS, AGES
 from campaign.database import PASSWORD
 from campaign.forked import Ending
+from campaign.interface import BrokenPromiseError
 from campaign.jobs import PATIENCE, Place, prepare
 from campaign.same import content
 
@@ -39,10 +40,6 @@ LIMITS = (
     "counts as a kill. Which trials of a search fail when space runs out: others take their place."
 )
 CASES = 132
-
-
-class BrokenPromiseError(Exception):
-    """What is not as promised."""
 
 
 @dataclass

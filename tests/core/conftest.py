@@ -21,11 +21,6 @@ def toys() -> ModuleType:
     return load_file(Path(__file__).with_name("toys.py"))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread(one_thread: None) -> None:
-    """In every test."""
-
-
 @pytest.fixture(autouse=True)
-def _own_random_state(own_random_state: None) -> None:
-    """In every test."""
+def _quiet(one_thread: None, own_random_state: None) -> None:
+    """One thread and one seed for every test here."""
