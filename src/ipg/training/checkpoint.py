@@ -40,10 +40,10 @@ def save_checkpoint(path: Path, state: Any) -> None:
     write_tensors(path, tensors, metadata)
 
 
-def load_checkpoint(path: Path, *, device: torch.device | str = "cpu") -> Any:
-    """Read what `save_checkpoint` wrote; tensors lie on `device`."""
+def load_checkpoint(path: Path) -> Any:
+    """Read what `save_checkpoint` wrote; tensors lie on the CPU."""
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") not in (FORMAT, WITHOUT_CHECKSUM):
                 raise CheckpointError(f"{path} is not a checkpoint of this program (format {metadata.get('format')!r})")
