@@ -141,9 +141,9 @@ def test_the_verdict_counts_what_the_spreads_allow(small: Path) -> None:
     rows = [row(first.trials[0], 0.66), row(first.trials[1], 0.70)]
     rows += [row(second.trials[0], 0.799), row(second.trials[1], 0.801)]
     told = verdict(measure(found, rows))
-    whose = "2 of them by the paper's own settings"
-    assert told == f"measured of the paper's figures: 2 of 3, {whose} (1 within two standard errors, 1 ours above)."
-    assert verdict(measure(found, [])) == "measured of the paper's figures: 0 of 3."
+    whose = "2 of them by its own settings and network"
+    assert told == f"figures of the paper measured: 2 of 3, {whose} (1 within two standard errors, 1 ours above)."
+    assert verdict(measure(found, [])) == "figures of the paper measured: 0 of 3."
 
 
 def test_a_figure_counts_once_and_the_papers_settings_decide(small: Path) -> None:
@@ -154,12 +154,12 @@ def test_a_figure_counts_once_and_the_papers_settings_decide(small: Path) -> Non
     )
     other = replace(ours, cell=replace(ours.cell, protocol="tuned"))
     assert verdict([other, papers]).endswith(
-        "1 of 1, 1 of them by the paper's own settings (1 within two standard errors)."
+        "1 of 1, 1 of them by its own settings and network (1 within two standard errors)."
     )
-    assert verdict([other]).endswith("1 of 1, 0 of them by the paper's own settings (1 ours below).")
+    assert verdict([other]).endswith("1 of 1, 0 of them by its own settings and network (1 ours below).")
     figures = {name: replace(figure, count=None) for name, figure in ours.cell.figures.items()}
     untold = replace(ours, cell=replace(ours.cell, figures=figures))
-    assert "(with too little told to judge: 1 ours below)." in verdict([untold])
+    assert "(not judged, for want of a spread or a number of trials: 1 ours below)." in verdict([untold])
 
 
 @pytest.mark.parametrize("other", [{"model": "small_cnn"}, {"data": "celeba_subset"}])
@@ -172,4 +172,4 @@ def test_another_network_or_a_subset_is_not_what_the_paper_ran(small: Path, othe
     )
     cell = replace(cell, trials=trials)
     told = verdict([Measured(cell, tuple(row(trial, 0.7) for trial in trials))])
-    assert "1 of 1, 0 of them by the paper's own settings" in told
+    assert "1 of 1, 0 of them by its own settings and network" in told

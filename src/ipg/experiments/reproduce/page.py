@@ -175,12 +175,13 @@ def verdict(measured: Sequence[Measured]) -> str:
         by_the_paper += not by_others
         counts[_stands(ours, figure)] += 1
     if not (have := counts.total()):
-        return f"measured of the paper's figures: 0 of {len(beside)}."
+        return f"figures of the paper measured: 0 of {len(beside)}."
     judged, open_ = (", ".join(f"{counts[name]} {name[1]}" for name in names if counts[name]) for names in _STANDINGS)
-    told = "; ".join([*([judged] if judged else []), *([f"with too little told to judge: {open_}"] if open_ else [])])
+    left = f"not judged, for want of a spread or a number of trials: {open_}" if open_ else ""
+    told = "; ".join(filter(None, (judged, left)))
     return (
-        f"measured of the paper's figures: {have} of {len(beside)}, {by_the_paper} of them by the paper's own settings "
-        f"({told})."
+        f"figures of the paper measured: {have} of {len(beside)}, {by_the_paper} of them by its own settings and "
+        f"network ({told})."
     )
 
 
