@@ -78,6 +78,7 @@ def test_the_lowest_are_erased() -> None:
     assert kept_channels(energy, 0.5).tolist() == [[1, 0, 0, 1], [1, 1, 0, 0]]
     assert kept_channels(energy, 0.25).tolist() == [[1, 1, 0, 1], [1, 1, 1, 0]]
     assert kept_channels(energy, 0.01).tolist() == [[1] * 4] * 2
+    assert kept_channels(energy, 0.2).tolist() == kept_channels(energy, 0.25).tolist()  # rounded to whole channels
 
 
 @pytest.mark.parametrize("penalty", [0.1, 1.0, 10.0])
