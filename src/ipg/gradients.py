@@ -159,5 +159,5 @@ def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     else:
         real = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
         norms = torch._foreach_norm(real, 2.0, dtype=wide)
-    total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return total.full_tensor() if in_shards(total) else total

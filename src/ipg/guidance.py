@@ -126,8 +126,7 @@ class Guidance:
         self._every, self._batch_norm, self._autocast, self._distance = every, batch_norm, autocast, distance
         self.peers = find_peers(model, process_group)
         parameters = self.parameters()
-        if not parameters:
-            raise ValueError("the optimizer holds no trainable parameter")
+        settings.check_parameters(parameters)
         self._forward = PairForward(
             model, head, distance=distance, autocast=autocast, hold=batch_norm == "eval", peers=self.peers
         )

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ipg.rationale import can_be_read
 
 __all__ = [
-    "check_head", "check_loss", "check_optimizer", "check_settings", "check_task", "parse_margin", "takes",
-    "warn_of_half", "warn_of_others",
+    "check_head", "check_loss", "check_optimizer", "check_parameters", "check_settings", "check_task", "parse_margin",
+    "takes", "warn_of_half", "warn_of_others",
 ]  # fmt: skip
 
 
@@ -69,6 +69,17 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         raise ValueError(
             f"{type(optimizer).__name__} climbs (maximize=True), and with it a correction would push the members of "
             f"pairs apart: minimise the negative of what you maximise."
+        )
+
+
+def check_parameters(parameters: Sequence[Tensor]) -> None:
+    """Raise a ValueError where there is nothing to train, or where it is spread over several devices."""
+    if not parameters:
+        raise ValueError("the optimizer holds no trainable parameter")
+    if len(places := {str(parameter.device) for parameter in parameters}) > 1:
+        raise ValueError(
+            f"the optimizer's parameters are on {' and '.join(sorted(places))}, and guidance is for a model on one "
+            f"device: load it without device_map, or let a process for each device hold a part of it (fully_shard)"
         )
 
 

@@ -102,6 +102,13 @@ def test_an_optimizer_without_trainable_parameters_is_refused(toys: ModuleType) 
         Guidance(model, toys.build(model))
 
 
+def test_a_model_on_several_devices_is_refused(toys: ModuleType) -> None:
+    model = toys.mlp()
+    model[0].to("meta")
+    with pytest.raises(ValueError, match=r"are on cpu and meta, and guidance is for a model on one device: load it wi"):
+        Guidance(model, toys.build(model))
+
+
 def test_every_times_alpha_is_warned_about(toys: ModuleType) -> None:
     model = toys.mlp()
     with pytest.warns(UserWarning, match=r"every \* alpha = 2 is not below 1"):
