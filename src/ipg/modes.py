@@ -1,6 +1,7 @@
 """Which layers are in train mode, and when. This file imports torch alone.
 
-While pairs run, dropout and its kin are off; where it is asked for, BatchNorm is in eval mode throughout.
+While pairs run, dropout and its kin are off; where it is asked for, BatchNorm is in eval mode throughout. What is said
+of BatchNorm here is meant of InstanceNorm, too, which may track statistics as well.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["Modes", "unchanged"]
+__all__ = ["Modes", "is_batch_norm", "unchanged"]
 
 
 class Modes:
@@ -35,7 +36,7 @@ class Modes:
         self.hold()
 
     def _batch_norms(self) -> list[nn.Module]:
-        return [module for module in self._model.modules() if isinstance(module, _BatchNorm)]
+        return [module for module in self._model.modules() if is_batch_norm(module)]
 
     def hold(self) -> None:
         """Put BatchNorm in eval mode and keep it there, if so asked; also after somebody has set `training` itself."""
@@ -69,11 +70,16 @@ class Modes:
         self._comparing = True
         try:
             with unchanged(self._model) as modules:
-                others = [module for module in modules if not isinstance(module, _BatchNorm)]
+                others = [module for module in modules if not is_batch_norm(module)]
                 _set(others, [False] * len(others))
                 yield
         finally:
             self._comparing = False
+
+
+def is_batch_norm(module: nn.Module) -> bool:
+    """Whether a layer may normalise by statistics that it keeps: those of its input in train mode, its own in eval."""
+    return isinstance(module, _NormBase)
 
 
 @contextmanager

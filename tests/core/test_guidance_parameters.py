@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -86,6 +87,21 @@ def test_batch_norm_train_sees_both_members_in_one_forward(toys: ModuleType) -> 
     torch.testing.assert_close(model.norm.running_var, 0.9 + 0.1 * hidden.var(dim=0))
     toys.task(model, toys.batch(dtype=torch.float32))()
     assert model.norm.num_batches_tracked.item() == 2
+
+
+@pytest.mark.parametrize("policy", ["train", "eval"])
+def test_instance_norm_that_tracks_statistics_is_as_batch_norm(toys: ModuleType, policy: Any) -> None:
+    """Pairs by the statistics it keeps beside task images by their own would be compared in another network."""
+    model = nn.Sequential(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten())
+    model = nn.Sequential(*model, nn.Linear(6, 2)).train()
+    guide = Guidance(model, toys.build(model), batch_norm=policy)
+    seen = [model[1].running_mean.clone()]
+    guide.correct(toys.pairs(dtype=torch.float32))
+    seen.append(model[1].running_mean.clone())
+    model.train()
+    model(toys.batch(dtype=torch.float32)[0])
+    seen.append(model[1].running_mean.clone())
+    assert [torch.equal(*both) for both in pairwise(seen)] == [policy == "eval"] * 2
 
 
 def test_batch_norm_eval_survives_model_train(toys: ModuleType) -> None:

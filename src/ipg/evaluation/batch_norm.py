@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ipg.evaluation.groups import evaluating
+from ipg.modes import is_batch_norm
 
 __all__ = ["batch_norm_gap", "keep_statistics"]
 
@@ -47,7 +48,7 @@ def batch_norm_gap(
 def keep_statistics(model: nn.Module) -> None:
     """Put the BatchNorm layers of `model` in eval mode: they use the statistics they have, and keep them."""
     for module in model.modules():
-        if isinstance(module, _BatchNorm):
+        if is_batch_norm(module):
             module.eval()
 
 
