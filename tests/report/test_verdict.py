@@ -57,10 +57,10 @@ def test_a_gain_in_the_worst_group_that_costs_accuracy_on_average_is_not_called_
 def test_a_run_that_guesses_is_no_help_though_its_worst_group_gains(told) -> None:
     guessing = told("after", (0.5, 0.52, 0.5, 0.46), disagreement=0.1)
     said = judged(told("before", LEANS, disagreement=0.9), guessing)
-    assert said.says == "No help: the guided run does no better than guessing."
+    assert said.says == "No help: the guided run does no better than guessing, all groups counted alike."
     assert said.remarks[0] == (
-        "The mean of groups is 49.5\N{NO-BREAK SPACE}% after guidance, and guessing gives 50.0\N{NO-BREAK SPACE}%. "
-        "That pairs agree is then no merit."
+        "The mean of groups is 49.5\N{NO-BREAK SPACE}% after guidance, and guessing gives 50.0\N{NO-BREAK SPACE}%: "
+        "that pairs agree is no merit."
     )
     assert judged(told("before", LEANS), guessing, classes=3).says.startswith("Guidance helped")
     better = told("after", (0.6, 0.6, 0.6, 0.6))
@@ -103,6 +103,9 @@ def test_what_differs_beside_guidance_is_named(told) -> None:
     guided = {**config, "epochs": 12, "method": "ipg", "alpha": 0.4, "pairs": "pairs", "seed": 8}
     (remark,) = [each for each in judged(plain, told("after", LEANS, config=guided)).remarks if "differ in" in each]
     assert remark.startswith("The runs differ in more than guidance: seed (7 and 8) and epochs (4 and 12).")
+    begun = {**config, "model": None, "start": "runs/plain"}
+    repaired = judged(replace(plain, config={**config, "model": "small_cnn"}), told("after", LEANS, config=begun))
+    assert repaired.remarks[0].startswith("The runs differ in more than guidance: start (– and runs/plain).")
     alike = judged(plain, told("after", LEANS, config={**config, "method": "ipg", "every": 4}))
     assert not any("differ in" in remark for remark in alike.remarks)
 

@@ -83,7 +83,7 @@ def _compared(runs: Sequence[RunView], bars: Bars, evidence: Evidence) -> str:
     (before, m), (after, n) = counted
     low, high = difference((round(after), n), (round(before), m))
     if low > 0 and guesses(runs[1].metrics, evidence.classes):
-        return "No help: the guided run does no better than guessing."
+        return "No help: the guided run does no better than guessing, all groups counted alike."
     told = f"{_clear(low, high, costs=evidence.telling and _average_fell(bars))}: {what} "
     told += f"{_moved(after / n - before / m)} (95 % interval {points(low)} to {points(high)}"
     told += ")" if low > 0 or high < 0 else f", of {listed(sorted({m, n}))} {of})"
@@ -126,13 +126,12 @@ def _moved(difference: float) -> str:
 
 
 def _of_guessing(runs: Sequence[RunView], evidence: Evidence) -> str:
-    """That a guided run only guesses, unless its pairs show that it leans on the shortcut as before."""
+    """That a guided run whose pairs agree more than before only guesses."""
     before, after = (run.disagreement for run in runs)
-    if not guesses(runs[1].metrics, evidence.classes) or (after is not None and after >= (before or 0)):
+    if before is None or after is None or after >= before or not guesses(runs[1].metrics, evidence.classes):
         return ""
     mean, guessed = percent(number(runs[1].metrics.get("group_mean"))), percent(1 / evidence.classes)
-    agree = "" if after is None else " That pairs agree is then no merit."
-    return f"The mean of groups is {mean} after guidance, and guessing gives {guessed}.{agree}"
+    return f"The mean of groups is {mean} after guidance, and guessing gives {guessed}: that pairs agree is no merit."
 
 
 def _of_groups(bars: Bars, evidence: Evidence) -> Iterator[str]:
@@ -145,8 +144,10 @@ def _of_groups(bars: Bars, evidence: Evidence) -> Iterator[str]:
 
 def _of_settings(runs: Sequence[RunView]) -> str:
     """What else the runs differ in."""
-    _, differing = settings(runs)
-    others = [f"{name} ({listed(values)})" for name, values in differing if name in OTHERWISE]
+    differing = {name: values for name, values in settings(runs)[1] if name in OTHERWISE}
+    if "start" in differing:  # which settles them
+        differing = {name: values for name, values in differing.items() if name not in ("model", "weights")}
+    others = [f"{name} ({listed(value or '–' for value in values)})" for name, values in differing.items()]
     if not others:
         return ""
     return f"The runs differ in more than guidance: {listed(others)}. That may explain a part of the difference."
