@@ -40,7 +40,7 @@ def test_build_show_and_audit(ipg, shapes: tuple[str, ...]) -> None:
     assert (done.code, done.err) == (0, "")
     assert "12 of 12 pairs are accepted; nothing was written" in done.out
     assert {row["status"] for row in read("pairs/manifest.csv")} == {""}
-    assert ipg("pairs", "audit", "pairs").code == 0
+    assert ipg("pairs", "audit", "pairs").out.endswith("12 of 12 pairs are accepted; written to pairs/manifest.csv\n")
     assert {row["status"] for row in read("pairs/manifest.csv")} == {"ok"}
     assert all(float(row["score"]) > 0.9 for row in read("pairs/manifest.csv"))
 
@@ -141,6 +141,8 @@ def test_an_audit_that_leaves_nothing(ipg, shapes: tuple[str, ...]) -> None:
     assert done.code == 1
     assert (told["pairs"], told["ok"], told["rejected"]) == (4, 0, {"shortcut not changed": 4})
     assert {row["reason"].split(":")[0] for row in read("pairs/manifest.csv")} == {"shortcut not changed"}
+    done = ipg("pairs", "audit", "pairs", "--changed", "2")
+    assert done.out.endswith("see the others, and why, with: ipg pairs show pairs/manifest.csv\n")
 
 
 def test_a_network_may_be_asked(ipg, embedded_runs: Path) -> None:

@@ -75,7 +75,7 @@ def test_rejected_pairs_are_not_merged(ipg, two: tuple[str, ...]) -> None:
 def test_what_cannot_be_merged_is_said(ipg, assert_refused, two: tuple[str, ...]) -> None:
     assert_refused("pairs", "merge", "real", "--output", "both", says=("only real is named", "two folders"))
     assert_refused("pairs", "merge", "real", "nothing", "--output", "both", says=("nothing",))
-    few = ("disc", "square", "lower --count")
+    few = ("disc", "square", "or fewer, or build more pairs to merge")
     assert_refused("pairs", "merge", "real", "composed", "--count", "400", "--output", "both", says=few)
     small = ("--data", "shapes/labels.csv", "--size", "16", "--masks", "masks", "--count", "4", "--output", "small")
     assert ipg("pairs", "build", "background", *small).code == 0

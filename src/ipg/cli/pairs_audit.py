@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -212,6 +213,8 @@ def _print(manifest: Manifest, counts: Any, data: Data | None, coverage: Coverag
             soft_wrap=True,
         )
     done = f"written to {manifest.path}" if written else "nothing was written"
+    if written and counts["ok"] < len(manifest):
+        done += f"; see the others, and why, with: ipg pairs show {shlex.quote(str(manifest.path))}"
     pairs = f"{number_of(len(manifest), 'pair')} {are(len(manifest))}"
     console.print(f"{counts['ok']:,} of {pairs} accepted; {done}", soft_wrap=True)
 

@@ -54,7 +54,7 @@ def plan(manifests: Sequence[Manifest], table: ImageTable, *, count: int | None 
     try:
         chosen = [found[place] for place in deal(queues, len(found) if count is None else count).tolist()]
     except ValueError as error:
-        raise DataError(f"{error} of the folders; build more, or lower --count") from None
+        raise DataError(f"{error}, or build more pairs to merge") from None
 
     def make(number: int) -> Mapping[str, Tensor]:
         home, row = chosen[number]
