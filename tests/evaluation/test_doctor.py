@@ -413,6 +413,18 @@ def test_who_has_lost_what_was_learnt_is_not_told_to_train_longer() -> None:
     assert list(found(guessing)) == ["learnt and lost"]
 
 
+@pytest.mark.parametrize("name", ["one class predicted", "validation at chance"])
+def test_who_has_hardly_trained_is_told_so_first(name: str) -> None:
+    values = {"validation": validation(0.5, predicted=1 if name == "one class predicted" else 2), "task_loss": 0.69}
+    for last, few in ((18, True), (99, True), (100, False)):
+        logged = [row | {"step": last * (n + 1) // 3} for n, row in enumerate(rows(**values))]
+        remedy = found(RunLog({"epochs": 3, "batch": 128, "learning_rate": 0.01}, logged))[name].remedy
+        short = f"{last} iterations are few: train longer (more --epochs than 3, or --from this run's folder to go on "
+        assert remedy.startswith(short) == few
+        assert remedy.endswith("smaller --batch (now 128), or change the learning rate (now 0.01).") == few
+        assert "--warmup" not in remedy or not few
+
+
 def plain(**changes: Any) -> RunLog:
     """A run without guidance."""
     logged = [row | {"train": {"task_loss": row["train"]["task_loss"]}} for row in rows(**changes)]

@@ -13,7 +13,7 @@ from ipg.evaluation.statistics import at_chance
 from ipg.models.explainable import is_explainable
 from ipg.models.small import MODELS
 from ipg.restarts import rate_after
-from ipg.words import times
+from ipg.words import are, number_of, times
 
 __all__ = [
     "clip_on_most_steps", "floor_on_most_steps", "learnt_and_lost", "loss_not_finite", "one_class_predicted",
@@ -30,6 +30,8 @@ LEARNT, HARDLY_LEARNT = 0.5, 0.9
 A quarter of wrong labels puts a floor of 0.81 under it."""
 POOR = 1 / 3
 """Share of the way from guessing to all right below which validation accuracy is poor."""
+FEW_STEPS = 100
+"""Iterations below which a run is short above all else."""
 LOST = 0.25
 """How far the merit of an epoch by `--selection pairs` must lie above that of the last for something to be lost."""
 SPLIT, FEW_IMAGES = 0.5, 10
@@ -150,6 +152,8 @@ def one_class_remedy(log: RunLog) -> str:
     """What to do about a network that gives every image the same class."""
     if lost := learnt_and_lost(log):
         return lost.remedy
+    if short := _too_short(log):
+        return short
     alpha = "; raise alpha, too, if the task loss does not fall" if log.guided else ""
     rate = log.config.get("learning_rate")
     return _after_weights(log, f"change the learning rate (now {rate}) or {_warm_up(log)}, and {longer(log)}{alpha}.")
@@ -217,8 +221,21 @@ def _at_chance(log: RunLog) -> bool:
     return at_chance(balanced, len(log.groups), images)
 
 
+def _too_short(log: RunLog) -> str:
+    """What to do first about a run of so few iterations that a warm-up would fill it; nothing of others."""
+    steps = log.rows[-1].get("step") if log.rows else None
+    if steps is None or steps >= FEW_STEPS:
+        return ""
+    batch, rate = log.config.get("batch"), log.config.get("learning_rate")
+    smaller = f", use a smaller --batch (now {batch})" if batch != 1 else ""
+    few = f"{number_of(steps, 'iteration')} {are(steps)} few"
+    return _after_weights(log, f"{few}: {longer(log)}{smaller}, or change the learning rate (now {rate}).")
+
+
 def _chance_remedy(log: RunLog) -> str:
     """What to do about a task that is not learnt at all."""
+    if short := _too_short(log):
+        return short
     alpha = "; if --method erm learns the task and this run does not, raise alpha" if log.guided else ""
     return _after_weights(log, f"use another learning rate, or {longer(log)}; check labels and images{alpha}.")
 
