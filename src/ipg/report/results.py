@@ -138,6 +138,6 @@ def _gap(bars: Bars, row: int) -> Cell:
 
 
 def worst_block(bars: Bars, row: int) -> int | None:
-    """The block in which a run does worst; the first of several."""
-    known = {b: share for b, share in enumerate(bars.shares[row]) if share is not None}
-    return min(known, key=known.__getitem__) if known else None
+    """The block in which a run does worst; of several the one of most images, which tells most."""
+    known = [(share, -(bars.counts[b] or 0), b) for b, share in enumerate(bars.shares[row]) if share is not None]
+    return min(known)[2] if known else None

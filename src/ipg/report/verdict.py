@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ipg.config import PANELS
+from ipg.evaluation.doctor.finding import DISAGREES
 from ipg.evaluation.groups import guesses, is_constant
 from ipg.evaluation.statistics import difference
 from ipg.report.figures import Bars, points
 from ipg.report.results import average, unnumbered, worst_block, worst_group
 from ipg.report.settings import settings
-from ipg.report.views import RunView, number, percent
+from ipg.report.views import RunView, number, percent, share_interval
 from ipg.words import listed
 
 __all__ = ["Evidence", "Verdict", "verdict"]
@@ -48,18 +49,20 @@ class Verdict:
 
 
 def verdict(runs: Sequence[RunView], bars: Bars, evidence: Evidence, *, others: Sequence[RunView] = ()) -> Verdict:
-    """Whether guidance helped; of other runs than the two nothing is said.
+    """Whether guidance helped; of one run, whether it leans on the shortcut.
 
     It goes by the worst group; where accuracy by group does not show the shortcut, by held-out pairs.
 
     Args:
-        runs: the one before and the one after.
+        runs: the one before and the one after, or one alone.
         bars: their accuracy by group, a row each.
         evidence: what the test images can tell.
         others: all other runs on the page.
     """
-    if [run.role for run in runs] != ["before", "after"] or any(is_constant(run.metrics) for run in runs):
-        return Verdict()  # the page warns of runs that are constant
+    if any(is_constant(run.metrics) for run in runs):  # the page warns of each
+        return Verdict()
+    if [run.role for run in runs] != ["before", "after"]:
+        return Verdict(" ".join(_alone(run, evidence) for run in runs))
     remarks = (
         _of_guessing(runs, evidence),
         *_of_groups(bars, evidence),
@@ -67,6 +70,24 @@ def verdict(runs: Sequence[RunView], bars: Bars, evidence: Evidence, *, others: 
         _of_seeds(runs, others),
     )
     return Verdict(_compared(runs, bars, evidence), tuple(filter(None, remarks)))
+
+
+def _alone(run: RunView, evidence: Evidence) -> str:
+    """Whether one run leans on the shortcut, which held-out pairs tell by themselves."""
+    if run.pairs is None or (interval := share_interval(run.disagreement, run.pairs.total)) is None:
+        return ""
+    if interval.low > DISAGREES:
+        told = "leans on the shortcut"
+    elif interval.high >= DISAGREES:
+        told = "may lean on the shortcut"
+    elif guesses(run.metrics, evidence.classes):
+        told = "does no better than guessing, which needs no shortcut"
+    else:
+        told = "shows no sign of the shortcut"
+    name, share = run.name.partition(" (")[0], percent(run.disagreement)
+    return (
+        f"{name} {told}: where it alone changes, so does the answer on {share} of {run.pairs.total:,} held-out pairs."
+    )
 
 
 def _compared(runs: Sequence[RunView], bars: Bars, evidence: Evidence) -> str:
