@@ -398,6 +398,7 @@ def test_what_was_learnt_and_lost(balanced: list[float], disagreement: Any, conf
         assert finding.severity == ("error" if balanced[-1] == 0.5 else "warning")
         assert "--selection pairs" in finding.remedy
     assert "learnt and lost" not in found(RunLog(config, told, unfinished=True))
+    assert "learnt and lost" not in found(RunLog(config, told, {"kind": "CollapseError", "step": 9}))  # keeps no epoch
 
 
 def test_who_has_lost_what_was_learnt_is_not_told_to_train_longer() -> None:

@@ -104,7 +104,8 @@ def run_begun_again(log: RunLog) -> Finding | None:
 def learnt_and_lost(log: RunLog) -> Finding | None:
     """The last epoch is kept, and an earlier one was far better on validation images and pairs together."""
     epochs = [row for row in log.rows if not is_refit(row, log.config)]
-    if log.unfinished or len(epochs) < len(log.rows) or log.config.get("selection", "last") != "last":
+    kept = not log.unfinished and log.failure is None and log.config.get("selection", "last") == "last"
+    if not kept or len(epochs) < len(log.rows):
         return None
     known = [(merit, row) for row in epochs if (merit := _merit(row)) is not None]
     if not known or known[-1][1] is not epochs[-1]:
