@@ -122,6 +122,17 @@ def test_tensors_by_split_and_pairs_of_floats_train_as_tables_and_sets_do() -> N
     assert runs[1].result["metrics"]["pair_disagreement"] is not None
 
 
+def test_pairs_that_show_one_image_twice_are_told() -> None:
+    table = stripes()
+    pairs = repainted(table, "train", 20)
+    second = pairs.second.clone()
+    second[:3] = pairs.first[:3]
+    network = nn.Sequential(nn.Flatten(), nn.Linear(108, 3))
+    with pytest.warns(UserWarning, match="3 of 20 pairs show the same image twice and teach nothing") as told:
+        fit(network, table, ipg.Pairs(pairs.first, second, pairs.label), device="cpu", **SMALL)
+    assert told[0].filename == __file__
+
+
 def test_without_arguments_it_is_guided_training_on_the_embedded_images(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

@@ -266,6 +266,11 @@ def _check_kind(name: str, value: object, kinds: tuple[type, ...], expected: str
 def _set_of(pairs: Pairs, name: str, split: str) -> PairSet:
     """A batch of pairs as a set of them; where its images come from is not known."""
     first, second = as_bytes(pairs.first, f"{name}.first"), as_bytes(pairs.second, f"{name}.second")
+    if same := int((first == second).flatten(1).all(dim=1).sum()):
+        warnings.warn(
+            f"{same} of {len(pairs)} {name} show the same image twice and teach nothing: leave them out",
+            stacklevel=4,  # beyond `fit` and `usual_defaults`
+        )
     nowhere = torch.full((len(pairs), 2), -1)
     return PairSet(first, second, pairs.label.cpu().long(), nowhere, split=split, builder="own")
 
