@@ -121,11 +121,12 @@ def collapse(embedded: Tensor, *, margin: float = 1.0) -> tuple[bool, bool]:
 def test_what_has_collapsed_and_what_has_not() -> None:
     points = torch.randn(N, D, generator=torch.Generator().manual_seed(3), dtype=torch.float64).repeat(2, 1)
     on_one_point = points[:1].expand(2 * N, D)
-    but_one = on_one_point.clone()
-    but_one[0] += 1
+    but_two = on_one_point.clone()  # all others stand at the centre
+    but_two[0] += 1
+    but_two[1] -= 1
     assert collapse(points) == (False, False)  # members alike, pairs far apart
     assert collapse(on_one_point) == (True, True)
-    assert collapse(but_one) == (False, False)
+    assert collapse(but_two) == (False, False)
     assert collapse(on_one_point + 1e-8 * points) == (True, True)
     assert collapse(on_one_point + 1e-5 * points) == (True, False)  # they may yet come apart
 
