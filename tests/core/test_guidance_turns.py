@@ -109,6 +109,16 @@ def test_accumulation_equals_the_step_on_the_whole_batch(toys: ModuleType) -> No
             assert getattr(other, name).item() == pytest.approx(getattr(report, name).item(), rel=1e-10)
 
 
+def test_the_correction_of_another_guidance_may_be_gone_by(toys: ModuleType) -> None:
+    """As by one that corrects the same model with pairs of another kind."""
+    model = toys.mlp()
+    correcting, rescaling = (Guidance(model, toys.build(model)) for _ in range(2))
+    correction = correcting.correct(toys.pairs())
+    toys.task(model, toys.batch())().backward()
+    report = rescaling.rescale(correction)
+    assert report.scale.item() * report.task_norm.item() == pytest.approx(0.1 * correction.norm.item())
+
+
 def test_the_task_gradient_is_taken_at_the_corrected_parameters(toys: ModuleType) -> None:
     model = toys.mlp()
     guide = Guidance(model, toys.build(model))
