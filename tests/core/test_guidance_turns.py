@@ -87,6 +87,12 @@ def test_state_survives_saving_and_keeps_its_tensors(toys: ModuleType, tmp_path:
         assert torch.equal(torch.as_tensor(copied[name]), torch.as_tensor(value)), name
     with pytest.raises(ValueError, match=r"not the state of a Guidance.*margin"):
         other.load_state_dict({k: v for k, v in state.items() if k != "margin"})
+    with pytest.raises(ValueError, match=r"not the state of a Guidance.*\['pears'\]"):
+        other.load_state_dict(state | {"pears": 1})
+    fresh = Guidance(model, toys.build(model), margin="0.5x")
+    early = fresh.state_dict()
+    fresh.correct(toys.pairs())
+    assert math.isnan(early["margin"])  # measured since
 
 
 def test_accumulation_equals_the_step_on_the_whole_batch(toys: ModuleType) -> None:
