@@ -95,6 +95,42 @@ def test_jitter_is_a_share_of_the_margin_by_hand() -> None:
     assert found.alignment.item() == 0.0
 
 
+def test_jitter_moves_no_alignment_and_waits_for_a_margin() -> None:
+    given, noise = inputs(margin=2.0), torch.randn(2, N, D, generator=torch.Generator().manual_seed(5)).double()
+    plain, moved = compare(**given), compare(**given, jitter=0.5, noise=noise)
+    assert moved.alignment.item() == plain.alignment.item()
+    assert moved.uniformity.item() != plain.uniformity.item()
+    waiting = given | {"margin": torch.tensor(float("nan")).double()}
+    assert compare(**waiting, relative=0.5, jitter=0.5, noise=noise).margin == compare(**waiting, relative=0.5).margin
+
+
+def test_a_distance_of_the_margin_meets_it() -> None:
+    first = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])  # 5, 1 and √18 apart
+    found = compare(first.repeat(2, 1), torch.tensor([0, 1, 2]), torch.zeros(3, dtype=torch.bool), torch.tensor(5.0))
+    assert found.spread[2].item() == pytest.approx(1 / 3)
+
+
+def collapse(embedded: Tensor, *, margin: float = 1.0) -> tuple[bool, bool]:
+    """Whether pairs of different labels are next to nothing apart, and whether they stand on one point."""
+    count = len(embedded) // 2
+    differ = torch.zeros(count, dtype=torch.bool)
+    found = compare(embedded, torch.arange(count), differ, torch.tensor(margin).double())
+    return bool(found.near), bool(found.flat)
+
+
+def test_what_has_collapsed_and_what_has_not() -> None:
+    points = torch.randn(N, D, generator=torch.Generator().manual_seed(3), dtype=torch.float64).repeat(2, 1)
+    on_one_point = points[:1].expand(2 * N, D)
+    but_two = on_one_point.clone()  # all others stand at the centre
+    but_two[0] += 1
+    but_two[1] -= 1
+    assert collapse(points) == (False, False)  # members alike, pairs far apart
+    assert collapse(on_one_point) == (True, True)
+    assert collapse(but_two) == (False, False)
+    assert collapse(on_one_point + 1e-8 * points) == (True, True)
+    assert collapse(on_one_point + 1e-5 * points) == (True, False)  # they may yet come apart
+
+
 def test_nothing_is_left_of_a_compiled_function_but_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """`compiled` makes one function of one, whoever asks."""
     made: list[Any] = []

@@ -122,21 +122,24 @@ def test_batch_norm_eval_survives_model_train(toys: ModuleType) -> None:
 # -- precision ------------------------------------------------------------------------------------------------------
 
 
-def scaled_run(toys: ModuleType, scaler: Any, iterations: int = 4, name: str = "adam") -> tuple[nn.Module, Guidance]:
+def scaled_run(
+    toys: ModuleType, scaler: Any, iterations: int = 4, name: str = "adam", **options: Any
+) -> tuple[nn.Module, Guidance]:
     model = toys.mlp(dtype=torch.float32)
-    guide = Guidance(model, toys.build(model, name), scaler=scaler, margin=0.5)
+    guide = Guidance(model, toys.build(model, name), scaler=scaler, margin=0.5, **options)
     for i in range(iterations):
         guide.step(toys.task(model, toys.batch(seed=i, dtype=torch.float32)), toys.pairs(seed=i, dtype=torch.float32))
     return model, guide
 
 
 @pytest.mark.parametrize("name", ["momentum", "adam"])
-def test_grad_scaler_changes_nothing_while_all_is_finite(toys: ModuleType, name: str) -> None:
-    plain, _ = scaled_run(toys, None, name=name)
+@pytest.mark.parametrize("options", [{}, {"tau": 1.0, "strict": True, "floor": 9.0}], ids=["violated", "met"])
+def test_grad_scaler_changes_nothing_while_all_is_finite(toys: ModuleType, name: str, options: dict[str, Any]) -> None:
+    plain, _ = scaled_run(toys, None, name=name, **options)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    scaled, guide = scaled_run(toys, scaler, name=name)
+    scaled, guide = scaled_run(toys, scaler, name=name, **options)
     torch.testing.assert_close(toys.bits(scaled), toys.bits(plain), atol=1e-6, rtol=1e-5)
-    off, _ = scaled_run(toys, torch.amp.GradScaler("cpu", enabled=False), name=name)
+    off, _ = scaled_run(toys, torch.amp.GradScaler("cpu", enabled=False), name=name, **options)
     assert torch.equal(toys.bits(off), toys.bits(plain))
     assert guide.skipped.item() == 0
     assert scaler.get_scale() == 2.0**10

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from ipg.guidance import Guidance, Pairs
 
@@ -370,13 +371,31 @@ class Adapted(nn.Linear):
         return super().forward(x) + x @ (self.up @ self.down).T
 
 
+class Bent(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        logits = super().forward(x)
+        return logits + 0.2 * logits.abs()
+
+
+class Twice(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).repeat(1, 2)
+
+
 class Spelt(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weight.T + self.bias
 
 
+class Rounded(nn.Linear):
+    """As a quantised layer is: linear but for rounding."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).bfloat16().to(x.dtype)
+
+
 def test_heads_that_are_linear_by_name_alone_are_refused(toys: ModuleType) -> None:
-    for kind in (Cosine, WithMargin, Adapted):
+    for kind in (Cosine, WithMargin, Bent, Twice, Adapted):
         model = toys.mlp()
         model[-1] = kind(model[-1].in_features, 2).double()
         hooks = len(model[-1]._forward_hooks)
@@ -386,6 +405,9 @@ def test_heads_that_are_linear_by_name_alone_are_refused(toys: ModuleType) -> No
     adapted = model[-1]
     adapted.down.requires_grad_(False)
     adapted.up.requires_grad_(False)
-    for head in (adapted, Spelt(model[-1].in_features, 2).double()):
+    spelt, rounded = (kind(model[-1].in_features, 2).double() for kind in (Spelt, Rounded))
+    nn.init.constant_(spelt.bias, 9.0)
+    parametrize.register_parametrization(rounded, "weight", nn.Identity())  # of which a parameter is the original
+    for head in (adapted, spelt, rounded):
         model[-1] = head
         Guidance(model, toys.build(model)).correct(toys.pairs())

@@ -87,6 +87,12 @@ def test_state_survives_saving_and_keeps_its_tensors(toys: ModuleType, tmp_path:
         assert torch.equal(torch.as_tensor(copied[name]), torch.as_tensor(value)), name
     with pytest.raises(ValueError, match=r"not the state of a Guidance.*margin"):
         other.load_state_dict({k: v for k, v in state.items() if k != "margin"})
+    with pytest.raises(ValueError, match=r"not the state of a Guidance.*\['pears'\]"):
+        other.load_state_dict(state | {"pears": 1})
+    fresh = Guidance(model, toys.build(model), margin="0.5x")
+    early = fresh.state_dict()
+    fresh.correct(toys.pairs())
+    assert math.isnan(early["margin"])  # measured since
 
 
 def test_accumulation_equals_the_step_on_the_whole_batch(toys: ModuleType) -> None:
@@ -107,6 +113,16 @@ def test_accumulation_equals_the_step_on_the_whole_batch(toys: ModuleType) -> No
         assert math.isnan(other.task_loss.item())  # the caller knows it, the guide does not
         for name in ("alignment", "correction_norm", "task_norm", "scale", "violated"):
             assert getattr(other, name).item() == pytest.approx(getattr(report, name).item(), rel=1e-10)
+
+
+def test_the_correction_of_another_guidance_may_be_gone_by(toys: ModuleType) -> None:
+    """As by one that corrects the same model with pairs of another kind."""
+    model = toys.mlp()
+    correcting, rescaling = (Guidance(model, toys.build(model)) for _ in range(2))
+    correction = correcting.correct(toys.pairs())
+    toys.task(model, toys.batch())().backward()
+    report = rescaling.rescale(correction)
+    assert report.scale.item() * report.task_norm.item() == pytest.approx(0.1 * correction.norm.item())
 
 
 def test_the_task_gradient_is_taken_at_the_corrected_parameters(toys: ModuleType) -> None:

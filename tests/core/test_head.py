@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ipg.guidance import Guidance, Pairs
-from ipg.rationale import HeadNotFoundError, find_head, rationale
+from ipg.rationale import HeadNotFoundError, HeadTap, can_be_read, find_head, rationale
 
 
 class Net(nn.Module):
@@ -128,6 +128,12 @@ def test_a_hidden_layer_before_a_single_squeezed_logit_is_refused(toys: ModuleTy
         guided(model).correct(toys.pairs(dtype=torch.float32))
 
 
+def test_one_number_an_image_is_no_row_of_logits_however_many_images_there_are() -> None:
+    model = Net("fc", "out", classes=1, answer=lambda logits: logits.squeeze(1))
+    with pytest.raises(HeadNotFoundError, match="puts out 5 columns where the model returns 1"):
+        rationale(model, torch.randn(5, 6))  # as many as the wrong layer has columns
+
+
 @pytest.mark.parametrize(
     ("classes", "answer"),
     [
@@ -159,6 +165,21 @@ def test_the_output_is_looked_at_once(toys: ModuleType, monkeypatch: pytest.Monk
     assert len(seen) == 1
 
 
+def test_weights_without_values_cannot_be_read() -> None:
+    assert can_be_read(nn.Linear(3, 2).weight)
+    assert not can_be_read(nn.Linear(3, 2, device="meta").weight)
+    assert not can_be_read(nn.LazyLinear(2).weight)
+
+
+def test_what_was_listened_to_and_not_taken_is_forgotten() -> None:
+    head = nn.Linear(3, 2)
+    tap = HeadTap(head)
+    for images in (torch.ones(1, 3), torch.zeros(2, 3)):
+        with tap.listen():
+            head(images)
+    assert torch.equal(tap.take()[0], torch.zeros(2, 3))
+
+
 # -- one row an image -----------------------------------------------------------------------------------------------
 
 
@@ -182,3 +203,12 @@ def test_a_head_that_sees_several_rows_an_image_is_refused(toys: ModuleType, n: 
         ValueError, match=rf"the head saw {6 * n} rows of features for {2 * n} images; .*one row an image"
     ):
         guided(Frames()).correct(pairs)
+
+
+def test_a_head_that_sees_fewer_rows_than_images_is_refused() -> None:
+    head = nn.Linear(3, 2)
+    tap = HeadTap(head)
+    with tap.listen():
+        head(torch.ones(2, 3))
+    with pytest.raises(ValueError, match="the head saw 2 rows of features for 4 images"):
+        tap.take(rows=4)

@@ -16,7 +16,7 @@ def test_results_come_in_the_order_of_the_items() -> None:
 
 
 def test_it_does_not_run_far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_cores", lambda: 2)
+    monkeypatch.setattr(parallel, "cores", lambda: 2)
     begun: list[int] = []
     results = in_order(begun.append, range(1000))
     next(results)

@@ -70,7 +70,10 @@ def assert_equals_one_process(
 
 
 def test_two_processes_equal_one(worker: ModuleType, launch: Launch) -> None:
-    names = ["every third", "uneven", "uneven, bare", "relative margin", "fsdp adam", "fsdp, cooled"]
+    names = [
+        *("every third", "uneven", "uneven, bare", "bare, plain", "relative margin", "jitter"),
+        *("fsdp adam", "fsdp, cooled"),
+    ]
     found = launch(2, names)
     for name in names:
         assert_equals_one_process(worker, found, name, tolerance=1e-10)

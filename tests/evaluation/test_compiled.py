@@ -45,3 +45,10 @@ def test_the_last_batch_is_filled_up(count: int) -> None:
     assert expected.shape == (count,)
     assert set(inner.sizes) == {SIZE}
     assert sum(plain.sizes) == count
+
+
+def test_a_model_that_takes_batches_of_any_size_is_given_no_more_images_than_there_are() -> None:
+    images, inner = torch.zeros(SIZE + 1, 1, 2, 2, dtype=torch.uint8), Brightest()
+    model = Compiled(inner)
+    model.any_batch = True  # as one of ours for a CPU says
+    assert len(predict(model, images)) == sum(inner.sizes) == SIZE + 1

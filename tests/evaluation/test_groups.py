@@ -129,6 +129,8 @@ def test_a_group_trained_on_and_absent_here_leaves_no_average_in_its_proportions
     training = random_table(40, 2, 2, seed=1)
     assert group_metrics(table.label, table, training=training)["average_reweighted"] is None
     assert group_metrics(table.label, table, training=table)["average_reweighted"] == 1.0
+    nothing = training.take(torch.tensor([], dtype=torch.int64))
+    assert group_metrics(table.label, table, training=nothing)["average_reweighted"] is None
 
 
 def test_no_image_at_all() -> None:
@@ -226,10 +228,33 @@ def test_autocast_is_on_where_asked_for() -> None:
         seen.append((logits @ torch.eye(2)).dtype)
         return logits
 
-    images = torch.zeros(2, 2, 4, 4, dtype=torch.uint8)
-    predict(Brightest(note), images)
-    predict(Brightest(note), images, autocast=torch.bfloat16)
-    assert seen == [torch.float32, torch.bfloat16]
+    table, model = random_table(3, 2, 2, seed=0), Brightest(note)
+    images = torch.zeros(3, 2, 4, 4, dtype=torch.uint8)
+    for dtype in (None, torch.bfloat16, torch.float16):
+        predict(model, images, autocast=dtype)
+        logits(model, images, autocast=dtype)
+        evaluate(model, replace(table, images=images), autocast=dtype)
+    assert seen == [torch.float32] * 3 + [torch.bfloat16] * 3 + [torch.float16] * 3
+
+
+def test_a_network_in_shards_is_not_given_smaller_batches_by_one_process_alone() -> None:
+    """The others would wait for it to gather weights with them."""
+    model = Brightest()
+    model.weight = nn.Parameter(torch.zeros(1))
+    images = torch.zeros(4, 2, 1, 1, dtype=torch.uint8)
+
+    def full(logits: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    model.wrap = full
+    with pytest.raises(torch.OutOfMemoryError):
+        predict(model, images)
+    assert model.seen == [4, 2, 1]
+    model.weight.full_tensor = lambda: model.weight  # type: ignore[attr-defined]
+    model.seen.clear()
+    with pytest.raises(torch.OutOfMemoryError):
+        predict(model, images)
+    assert model.seen == [4]
 
 
 def test_photographs_are_evaluated_few_at_a_time_on_a_cpu() -> None:
@@ -237,7 +262,7 @@ def test_photographs_are_evaluated_few_at_a_time_on_a_cpu() -> None:
         return evaluation_batch(torch.empty(0, 3, side, side), torch.device(place))
 
     assert [size(side, "cpu") for side in (14, 64, 128, 224, 2000)] == [128, 128, 32, 10, 1]
-    assert size(224, "cuda") == groups.EVALUATION_BATCH
+    assert [size(side, "cuda") for side in (64, 65)] == [groups.EVALUATION_BATCH_SMALL, groups.EVALUATION_BATCH]
 
 
 @pytest.mark.parametrize(("count", "given"), [(1, [1]), (32, [32]), (33, [256]), (256, [256]), (300, [256, 256])])
@@ -262,6 +287,7 @@ def test_one_answer_for_all_images_is_told_from_images_of_one_class(make_table: 
     always = torch.ones_like(table.label)
     assert is_constant(group_metrics(always, table))
     assert not is_constant(group_metrics(table.label, table))
+    assert not is_constant(group_metrics(1 - table.label, table))  # as wrong as can be, but not the same
     one_class = table.take(table.label == 1)
     assert not is_constant(group_metrics(torch.ones_like(one_class.label), one_class))
     assert is_constant(group_metrics(torch.zeros_like(one_class.label), one_class))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ipg.evaluation import parts
 from ipg.evaluation.features import features
 from ipg.evaluation.groups import logits
 from ipg.evaluation.parts import in_parts
@@ -24,14 +25,29 @@ class Small:
         return 2 * images
 
 
+@pytest.fixture(autouse=True)
+def freed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """How often memory was given back, which takes a while."""
+    made: list[bool] = []
+    monkeypatch.setattr(parts, "free_memory", lambda: made.append(True))
+    return made
+
+
 @pytest.mark.parametrize(
     ("most", "given"),
     [(8, [8, 2]), (7, [8, 4, 4, 2]), (3, [8, 4, 2, 2, 2, 2, 2]), (1, [8, 4, 2, *[1] * 10])],
 )
-def test_parts_are_halved_until_they_fit(most: int, given: list[int]) -> None:
+def test_parts_are_halved_until_they_fit(most: int, given: list[int], freed: list[bool]) -> None:
     answer = Small(most)
     assert torch.equal(in_parts(answer, torch.arange(10), 8), 2 * torch.arange(10))
     assert answer.given == given
+    assert len(freed) == sum(size > most for size in given)
+
+
+def test_no_part_is_larger_than_all_images() -> None:
+    answer = Small(3)
+    assert torch.equal(in_parts(answer, torch.arange(6), 128), 2 * torch.arange(6))
+    assert answer.given == [6, 3, 3]
 
 
 def test_where_not_even_one_image_fits_that_is_said() -> None:

@@ -123,3 +123,4 @@ def test_which_rows_are_no_epochs() -> None:
     assert is_refit({"epoch": 5, "refitted": 4}, {})
     assert is_refit({"epoch": 5}, {"epochs": 4})
     assert not is_refit({}, {})
+    assert not is_refit({}, {"epochs": 4})

@@ -32,6 +32,16 @@ def test_the_difference_is_as_published(
     assert difference(first, second) == pytest.approx((low, high), abs=5e-5)  # Newcombe 1998, method 10
 
 
+@pytest.mark.parametrize("confidence", [0.5, 0.99])
+def test_both_intervals_of_a_difference_have_its_confidence(confidence: float) -> None:
+    """Its ends lie as far off as the ends of both are together, at a right angle."""
+    first, second = wilson(3, 11, confidence=confidence), wilson(9, 14, confidence=confidence)
+    low, high = difference((3, 11), (9, 14), confidence=confidence)
+    middle = 3 / 11 - 9 / 14
+    assert (middle - low) ** 2 == pytest.approx((3 / 11 - first.low) ** 2 + (second.high - 9 / 14) ** 2)
+    assert (high - middle) ** 2 == pytest.approx((first.high - 3 / 11) ** 2 + (9 / 14 - second.low) ** 2)
+
+
 def test_the_ends_of_an_interval_are_where_the_score_test_just_rejects() -> None:
     hits, total, z = 7, 40, 1.959963984540054
     for end in wilson(hits, total):

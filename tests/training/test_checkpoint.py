@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ipg.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from ipg.training.checkpoint import WITHOUT_CHECKSUM, CheckpointError, load_checkpoint, save_checkpoint
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool,
@@ -53,6 +55,7 @@ def test_tensors_of_every_dtype_and_shape(tmp_path: Path, dtype: torch.dtype) ->
         {"a": {"b": {"c": [1, (2.5, None, "x"), {}]}}, "t": (torch.ones(2), [torch.zeros(())])},
         {0: "int key", 1: {2: torch.ones(1)}, "0": "text key"},
         {"a": {"b": torch.zeros(1)}, "a/b": torch.ones(1), "a/b'": torch.full((1,), 2.0)},  # names that meet
+        {"a/b": torch.zeros(1), "a/b'": torch.ones(1), "a": {"b": torch.full((1,), 2.0)}},  # twice
         {"tensor": "x", "dict": [["a", 1]], "tuple": ()},  # what the form itself is written in
         {"true": True, "one": 1, "float": 1.0, "none": None, "inf": float("inf"), "nan": float("nan"), "big": 2**70},
         {"nan": torch.tensor([float("nan"), -0.0])},
@@ -180,6 +183,32 @@ def test_a_damaged_header(whole: Path, old: bytes, new: bytes) -> None:
     whole.write_bytes(content.replace(old, new, 1))
     with pytest.raises(CheckpointError, match="is damaged and cannot be read"):
         load_checkpoint(whole)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda tensor: tensor.view(10, 10), lambda tensor: tensor.view(torch.int32)],
+    ids=["shape", "dtype"],
+)
+def test_the_same_bytes_read_otherwise_are_damage(whole: Path, change: Callable[[Tensor], Tensor]) -> None:
+    with safe_open(whole, framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, whole, metadata=metadata)
+    assert load_checkpoint(whole)["step"] == 3
+    save_file({name: change(tensor) for name, tensor in tensors.items()}, whole, metadata=metadata)
+    with pytest.raises(CheckpointError, match="its checksum is another"):
+        load_checkpoint(whole)
+
+
+@pytest.mark.parametrize(
+    "structure", ["{", "[" * 100_000, '{"list": 7}', '{"dirt": []}', '{"tensor": "none"}', '{"a": 1, "b": 2}']
+)
+def test_a_damaged_structure_that_has_no_checksum(tmp_path: Path, structure: str) -> None:
+    metadata = {"format": WITHOUT_CHECKSUM, "structure": structure}
+    save_file({"a": torch.ones(2)}, tmp_path / "c", metadata=metadata)
+    with pytest.raises(CheckpointError, match="is damaged and cannot be read"):
+        load_checkpoint(tmp_path / "c")
 
 
 @pytest.mark.parametrize(("metadata", "named"), [(None, "None"), ({"format": "pt"}, "'pt'")])

@@ -21,6 +21,8 @@ def in_parts(
     last may be smaller, unless it is to be filled up: with its last image, of which no answer is kept. Where nothing
     can be tried `again`, as by one of several processes that share a network, a lack of memory is an error.
     """
+    if not fill:
+        size = max(1, min(size, len(images)))  # or the same part would be tried again and again
     while again and size > 1:
         with suppress(torch.OutOfMemoryError):  # inside, the error would hold on to all that was made
             return _answers(answer, images, size, fill=fill)
