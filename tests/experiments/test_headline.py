@@ -99,6 +99,45 @@ def test_cells_tell_mean_spread_and_seeds_and_rivals_are_the_best_but_for_ipg_it
     ]
 
 
+def _write_birds(folder: Path, *methods: str) -> None:
+    """The same protocol on Waterbirds-100, of some methods, each as good as on the digits."""
+    arms = (f'[[arm]]\nmethod = "{method}"\nprotocol = "unified"\n' for method in methods)
+    base = 'dataset = "waterbirds100"\nseeds = 2\n[base]\npairs = 124\nselection = "worst_group"\n'
+    file = folder / "studies" / "waterbirds100_unified.toml"
+    file.write_text(base + "".join(arms), encoding="utf-8")
+    told = [row(trial, ACCURACIES[trial.method]) for trial in load_study(file).trials]
+    write(folder / "results" / "waterbirds100_unified" / "trials.jsonl", told)
+
+
+def _notes(folder: Path) -> str:
+    """What stands beneath the table, in one line."""
+    return " ".join(headline_table(_found(folder)).rpartition("|\n\n")[2].split())
+
+
+def test_notes_tell_the_figure_of_continuous_correction_that_no_cell_shows(folder: Path) -> None:
+    told = "Continuous Correction, which is IPG with τ fixed at 0, does not count as another method"
+    assert f"{told} (ColoredMNIST: 70.0 ± 0.0 (2)). Kept epoch" in _notes(folder)
+    (folder / "results" / "colored_mnist_unified" / "trials.jsonl").unlink()
+    assert "fixed at 0" not in _notes(folder)
+
+
+def test_notes_name_the_pair_methods_where_the_best_of_another_task_did_not_run(folder: Path) -> None:
+    _write_birds(folder, "erm", "ipg", "pair_augmentation")
+    assert "Of the other methods with pairs only Pair augmentation ran on Waterbirds-100. Kept" in _notes(folder)
+    _write_birds(folder, "erm", "ipg", "pair_augmentation", "joint")
+    assert "Of the other methods with pairs only" not in _notes(folder)
+
+
+def test_the_best_others_are_those_with_the_best_worst_group_whatever_their_accuracy(folder: Path) -> None:
+    """As LfF on ColoredMNIST, which reads the colour the other way round."""
+    file = folder / "results" / "colored_mnist_unified" / "trials.jsonl"
+    trials = load_study(folder / "studies" / "colored_mnist_unified.toml").trials
+    worst = ACCURACIES | {"groupdro": 0.0}
+    write(file, [row(trial, ACCURACIES[trial.method], worst=worst[trial.method]) for trial in trials])
+    assert _column(folder)[6] == "40.0 ± 0.0 (2)<br>Joint Optimization"
+    assert "picked by their worst group on test images" in _notes(folder)
+
+
 def test_what_has_not_been_measured_is_a_dash(folder: Path) -> None:
     assert _column(folder, place=2) == ["–", "–", "–", "86.3 ± 1.9", "–", "–", "–", "–"]
 
