@@ -307,7 +307,7 @@ def test_a_node_dies_midway(namespace: list[str], notes: Path, tmp_path: Path) -
     script = Path(__file__).with_name("two_nodes.py")
     done = subprocess.run(
         [*namespace, sys.executable, "-W", "error", str(script), str(tmp_path / "results"), str(notes)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         timeout=300,
