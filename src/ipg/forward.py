@@ -67,8 +67,13 @@ class PairForward:
     def __call__(self, pairs: Pairs, parameters: Sequence[Tensor], iteration: int) -> Compared:
         """What is compared of `pairs`, of which this process has its shard.
 
-        Refused are shards that do not fit together, once replicas that differ, for which alone the host waits, and
-        rationales that lead back to none of the optimizer's `parameters` before the head.
+        Of several processes the first call also compares the replicas, for which the host waits.
+
+        Raises:
+            ValueError: the images are bytes, the shards do not fit together, the replicas differ, or the head is not
+                the layer that produces the logits.
+            RuntimeError: no parameter of the optimizer before the head is reached, though there are some, or FSDP2
+                shards the head's weight again once it has run.
         """
         n, head = len(pairs), self.tap.head
         if pairs.first.dtype == torch.uint8:

@@ -236,7 +236,7 @@ class Guidance:
         return Terms(found.alignment, found.uniformity, found.disagreement)
 
     def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        """Of a loss that `terms` gave; of a model that FSDP2 shards they are left in `.grad` as well."""
+        """The gradients of a loss from `terms`. Under FSDP2 they are also left in `.grad`."""
         if not loss.requires_grad:
             raise RuntimeError("the corrective loss reaches no trainable parameter: everything it touches is frozen")
         gradients: Sequence[Tensor | None]
@@ -436,4 +436,4 @@ class Guidance:
 
 
 _MAY_LACK = {"pace", "relative", "watch.widest"}
-"""What states of another pace, and of before it was kept, lack."""
+"""Keys that a state may lack: of another kind of pace, or saved by an earlier version."""

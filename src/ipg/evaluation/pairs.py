@@ -21,11 +21,11 @@ def pair_disagreement(model: nn.Module, pairs: PairSet | None, *, autocast: torc
     return disagreement(lambda images: logits(model, images, autocast=autocast), pairs)
 
 
-def disagreement(says: Callable[[Tensor], Tensor], pairs: PairSet | None) -> float | None:
-    """The same of what `says` gives the logits of images."""
+def disagreement(logits_of: Callable[[Tensor], Tensor], pairs: PairSet | None) -> float | None:
+    """As `pair_disagreement`, for any function that maps images to logits."""
     if pairs is None or len(pairs) == 0:
         return None
-    first, second = (predicted_class(says(members)) for members in (pairs.first, pairs.second))
+    first, second = (predicted_class(logits_of(members)) for members in (pairs.first, pairs.second))
     return float((first != second).double().mean())
 
 

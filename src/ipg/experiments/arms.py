@@ -113,7 +113,7 @@ class Arm:
 
     @property
     def unmeasured(self) -> int:
-        """How many of these left no network to measure."""
+        """How many of the seeds that broke off left no network to measure."""
         return sum(map(unmeasured, self.rows))
 
 

@@ -4,7 +4,7 @@
     L   = 1/n Σ_{i, j ≠ i} R_j(θ_i) + λ · std{R_j(θ_i)}              n = E (E − 1) ordered pairs of environments
 
 R_e is the mean cross-entropy of environment e; the gradient of L goes through the inner step (MAML, second order). The
-author's own ablations:
+authors' own ablations:
 
     weight=0            without the spread λ
     order=first         the inner gradient is taken for a constant

@@ -77,10 +77,10 @@ def obstacle(*, half: bool) -> str | None:
 
 
 class NativeConvNet(nn.Module):
-    """A ConvNet whose body runs by compiled kernels; in what they are not for, it runs as written.
+    """A ConvNet whose body runs by compiled kernels, or as written where they do not serve.
 
-    That is: images of another type or device, gradients with respect to images, and gradients of gradients, which are
-    refused.
+    They do not serve images of another type or device, nor gradients with respect to images. Gradients of gradients
+    raise an error.
     """
 
     any_batch = True

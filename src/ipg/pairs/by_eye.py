@@ -16,7 +16,7 @@ BY_EYE = "by eye"
 
 
 def reject(manifest: Manifest, numbers: Sequence[int], *, reason: str = "") -> Manifest:
-    """The manifest without the pairs of these numbers, counted from 1 as on the sheet; it is not written.
+    """The manifest with these pairs marked as rejected (numbers from 1, as on the sheet). The file is not written.
 
     Raises:
         ProblemsError: there are no such pairs.
@@ -26,7 +26,7 @@ def reject(manifest: Manifest, numbers: Sequence[int], *, reason: str = "") -> M
 
 
 def accept(manifest: Manifest, numbers: Sequence[int]) -> Manifest:
-    """The manifest with the pairs of these numbers, whoever rejected them; as `reject`."""
+    """The manifest with these pairs marked as accepted, whoever rejected them; otherwise as `reject`."""
     return _judged(manifest, numbers, status="ok", reason=BY_EYE)
 
 

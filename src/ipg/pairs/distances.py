@@ -19,8 +19,8 @@ def perceptual(first: Tensor, second: Tensor, mask: Tensor | None = None) -> flo
     """1 - SSIM of two images: 0 where they are the same, near 1 where they have nothing in common.
 
     Structural similarity (Wang et al., "Image Quality Assessment", IEEE TIP 2004) over square windows, each channel by
-    itself, so that colours count. With a mask, over its part of the windows that lie in it
-    for the most part.
+    itself, so that colours count. With a mask, only windows that lie mostly inside it count, and only their part
+    inside.
 
     Args:
         first: (C, H, W), uint8.

@@ -105,7 +105,7 @@ class CapturedStep(EagerStep):
         self.method.replayed()
 
     def rehearse(self, rows: Tensor) -> None:
-        """As above, captures included, which keep memory for themselves; nothing is compiled for it.
+        """As `EagerStep.rehearse`, captures included, which keep memory for themselves; nothing is compiled for it.
 
         A capture that lacks memory is an error here: the batch would fit, but only as written, which takes longer.
         """

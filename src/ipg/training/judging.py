@@ -134,7 +134,7 @@ class Judge:
             row |= {} if gap is None else {"batch_norm_gap": gap}
 
     def evaluate_once(self, row: dict[str, Any]) -> None:
-        """Put what the network is worth on the splits that were left to the end into `row`, where it does not know."""
+        """Put what the network is worth on the splits left to the end into `row`, unless `row` already has them."""
         for split, part in self.once.items():
             if split not in row:
                 row[split] = self._worth(part)

@@ -48,7 +48,7 @@ class Asked:
 
     @property
     def queue(self) -> tuple[bool, str]:
-        """What has a queue of its own, in the order they are worked off."""
+        """The key of the queue that this reproduction belongs to; queues run in the order of their keys."""
         return self.reproduction.alone, self.reproduction.row_kind or ""
 
     def runs(self) -> dict[Hashable, Trial]:

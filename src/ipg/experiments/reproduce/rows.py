@@ -43,7 +43,7 @@ class Measured:
     def values(self, metric: str, *, last: bool = False) -> list[float]:
         """The metric of every seed at the selected epoch or at the last, over several data sets their mean.
 
-        None where a row does not have it. The cost is of those rows that tell it.
+        An empty list if any row lacks the metric; for `cost`, the seeds whose rows have it.
         """
         place = "last_metrics" if last else "metrics"
         values = [[row.get(place, {}).get(metric) for row in rows] for rows in self.seeds]
@@ -51,7 +51,7 @@ class Measured:
         return known if metric == "cost" or len(known) == len(values) else []
 
     def spread(self, metric: str, *, last: bool = False) -> Spread | None:
-        """Mean and deviation over the seeds."""
+        """Mean and deviation over the seeds; None where `values` has none."""
         values = self.values(metric, last=last)
         return spread(values) if values else None
 
