@@ -179,7 +179,7 @@ class Guidance:
                 self._average()
                 report = plain_report(loss)
             else:
-                report = self.rescale(self.correction, loss)
+                report = self._rescale(self.correction, loss)
             self._update()
         finally:
             self._clear()  # a step that fails leaves none of its gradients to the next
@@ -257,6 +257,10 @@ class Guidance:
 
         With a GradScaler it also unscales, unless you have.
         """
+        return self._rescale(correction, task_loss)
+
+    def _rescale(self, correction: Correction, task_loss: Tensor | None) -> Report:
+        """What `step` and `rescale` share, one frame below either, so that a warning points to their caller."""
         if correction is self.correction and self.iteration == 0:
             raise RuntimeError("there is no correction to rescale by yet: call correct(pairs) before the backward pass")
         gradients = [p.grad for p in self.parameters() if p.grad is not None]

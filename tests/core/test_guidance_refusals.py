@@ -349,6 +349,20 @@ def test_parameters_of_another_optimizer_are_told_of_once(toys: ModuleType) -> N
     Guidance(model, torch.optim.SGD(model[-1].parameters(), lr=0.1)).step(toys.task(model, toys.batch()), toys.pairs())
 
 
+@pytest.mark.parametrize("own_backward", [False, True])
+def test_the_warning_of_another_optimizer_points_to_the_line_that_steps(toys: ModuleType, own_backward: bool) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, torch.optim.SGD(model[-1].parameters(), lr=0.1))
+    task, pairs = toys.task(model, toys.batch()), toys.pairs()
+    if own_backward:
+        correction = guide.correct(pairs)
+        task().backward()
+    with pytest.warns(UserWarning, match="which the optimizer does not hold") as caught:
+        guide.rescale(correction) if own_backward else guide.step(task, pairs)
+    (warning,) = caught
+    assert warning.filename == __file__
+
+
 class Cosine(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return 10 * nn.functional.cosine_similarity(x[:, None], self.weight, dim=2)
