@@ -85,7 +85,7 @@ class Job:
                 others = before or self._is_beside_others(trial)
             except Exception as error:
                 return self.failed(trial, traceback.format_exc(), in_a_line(error))
-            store.finish(row := {**row, **self.company(others=others), **self._place(trial)})
+            store.finish(row := {**row, **self.company(others=others), **self._note_if_first(trial)})
         return Ended(trial.key, "done", row)
 
     def _is_beside_others(self, trial: Trial) -> bool:
@@ -100,8 +100,8 @@ class Job:
         return memory_of_others(device) > 0 or others_on(device) > 0
 
     @staticmethod
-    def _place(trial: Trial) -> dict[str, bool]:
-        """What a row says where its trial was the first of its data in this process, which had a GPU to make ready."""
+    def _note_if_first(trial: Trial) -> dict[str, bool]:
+        """What a row says if its trial was the first of its data on a GPU in this process, and remembers it."""
         from ipg.training.device import resolve_device
 
         if resolve_device(trial.config.device).type == "cpu" or trial.dataset in _READY:
