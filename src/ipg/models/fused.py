@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 try:
-    from ipg.models import kernels
+    from ipg.models import fused_kernels as kernels
 except ImportError:  # without triton, which comes with torch where there may be a GPU
     kernels = None  # type: ignore[assignment]
 
