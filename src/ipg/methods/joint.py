@@ -65,9 +65,13 @@ class Joint(Ipg):
         if order == "task_first":
             self._correct()
         correction = self.guide.correction
-        values = (correction.alignment.clone(), correction.uniformity.clone(), correction.disagreement.clone())
-        found = dict(zip(("alignment", "uniformity", "disagreement"), values, strict=True))
-        return {"task_loss": loss} | found | self.paced(due)
+        return {
+            "task_loss": loss,
+            "alignment": correction.alignment.clone(),
+            "uniformity": correction.uniformity.clone(),
+            "disagreement": correction.disagreement.clone(),
+            **self.paced(due),
+        }
 
     def _correct(self) -> None:
         self.setup.optimizer.zero_grad()
