@@ -37,7 +37,7 @@ def write(folder: Path, *pairs: Pair) -> Path:
 
 def test_pairs_on_the_classes_and_at_the_size_of_the_data(folder: Path, shapes) -> None:
     path = write(folder, pair(shapes, 0), pair(shapes, 1, label="0"), pair(shapes, 2, status="ok"))
-    found = load_pairs(path, shapes.table, split="train", size=48)
+    found = load_pairs(path, shapes.table, split="train")
     rows = shapes.rows("train")[:3]
     assert torch.equal(found.first, shapes.table.images[rows])
     assert torch.equal(found.label, shapes.table.label[rows])
@@ -97,11 +97,6 @@ def test_all_that_is_wrong_is_said_at_once(folder: Path, shapes, tmp_path: Path)
     ):
         assert sum(text.startswith(f"line {line}: ") and part in text for text in said) == 1, (line, said)
     assert len(said) == 8
-
-
-def test_another_size_than_the_datas(folder: Path, shapes) -> None:
-    with pytest.raises(ValueError, match="size=64, but the images of labels are of 48 pixels"):
-        load_pairs(write(folder, pair(shapes, 0)), shapes.table, size=64)
 
 
 def made_at(folder: Path, **settings: object) -> None:

@@ -32,21 +32,13 @@ from ipg.pairs.rows import Manifest, Pair
 __all__ = ["Manifest", "Pair", "load_pairs"]
 
 
-def load_pairs(
-    path: str | PathLike[str],
-    table: ImageTable,
-    *,
-    split: str = "train",
-    size: int | None = None,
-    fit: Fit = "squeeze",
-) -> PairSet:
+def load_pairs(path: str | PathLike[str], table: ImageTable, *, split: str = "train", fit: Fit = "squeeze") -> PairSet:
     """The pairs of a manifest that are of `split` and not rejected, at the size of `table` and on its classes.
 
     Args:
         path: the manifest, or the folder it is in.
         table: the data set that the pairs belong to.
         split: `train` to guide by, `validation` to hold out.
-        size: of the images; it has to be the table's.
         fit: how files beside the manifest become square; those of `ipg pairs build` are.
 
     Returns:
@@ -58,8 +50,6 @@ def load_pairs(
         DataError: the manifest cannot be read, all of its pairs of `split` are rejected, or they were made of smaller
             images, which would be blurred beside those of the data.
     """
-    if size is not None and size != table.images.shape[-1]:
-        raise ValueError(f"size={size}, but the images of {table.name} are of {table.images.shape[-1]} pixels")
     manifest = Manifest.read(path)
     chosen = [(row, pair) for row, pair in enumerate(manifest.pairs) if pair.split == split]
     rows = [(row, pair) for row, pair in chosen if pair.status != "rejected"]
