@@ -78,6 +78,11 @@ def test_a_configuration_cannot_be_changed_in_place() -> None:
         made.with_changes(epoch=3)
 
 
+@pytest.mark.parametrize(("images", "steps", "expected"), [(8, None, 6), (9, None, 9), (1, None, 3), (9, 5, 15)])
+def test_the_last_batch_of_an_epoch_may_be_smaller(images: int, steps: int | None, expected: int) -> None:
+    assert RunConfig(epochs=3, batch=4, steps=steps).iterations(images) == expected
+
+
 # -- mistakes --------------------------------------------------------------------------------------------------------
 
 

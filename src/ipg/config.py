@@ -212,6 +212,10 @@ class RunConfig:
         }
         return self.with_changes(**{name: value for name, value in meant.items() if self.is_auto(name)})
 
+    def iterations(self, images: int) -> int:
+        """How many iterations a run on so many training images makes, unless its method draws more or fewer of them."""
+        return self.epochs * (self.steps or math.ceil(images / self.batch))
+
     def is_auto(self, name: str) -> bool:
         """Whether a setting is left to follow from others."""
         return bool(getattr(self, name) == AUTO)

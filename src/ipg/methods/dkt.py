@@ -98,8 +98,7 @@ class Dkt(Method):
             "steps": weight.new_zeros(()),
         }
         """What a checkpoint keeps; overwritten in place."""
-        steps = setup.config.steps or -(-len(table) // setup.config.batch)
-        self._rise = max(options.ramp * setup.config.epochs * steps, 1e-12)
+        self._rise = max(options.ramp * setup.config.iterations(len(table)), 1e-12)
         self.strategy = Strategy(setup, counts) if options.policy == "learned" else None
 
     def step(self, batch: Batch) -> dict[str, Tensor]:

@@ -133,7 +133,7 @@ class Annealed(Penalized):
     def remark(cls, config: RunConfig, table: ImageTable) -> str | None:
         """Whether the run ends before the weight changes."""
         options = parse_options(cls, config.options)
-        total = config.epochs * (config.steps or -(-len(table.indices("train")) // config.batch))
+        total = config.iterations(len(table.indices("train")))
         if options.anneal < total or options.weight == options.weight_before:
             return None
         return (

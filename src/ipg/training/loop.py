@@ -109,7 +109,8 @@ def train(
             stack.enter_context(compiling())
         stack.enter_context(team.together())
         stack.enter_context(own_randomness(device))
-        stack.enter_context(numerics(config, device, iterations=_iterations(config, materials.table)))
+        images = len(materials.table.indices("train"))
+        stack.enter_context(numerics(config, device, iterations=config.iterations(images)))
         identity, origin = identify(config, materials, device)
         team.check_same("settings or data", (identity, config.shard))
         check_shards(config, processes=team.size)
@@ -437,8 +438,3 @@ class Training(Assembly):
 def _weights(model: torch.nn.Module) -> dict[str, Tensor]:
     """All weights as they are now, off the device."""
     return {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
-
-
-def _iterations(config: RunConfig, table: ImageTable) -> int:
-    """About how many iterations a run makes: methods that sample may make an epoch shorter or longer."""
-    return config.epochs * (config.steps or math.ceil(len(table.indices("train")) / config.batch))
