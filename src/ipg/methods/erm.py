@@ -11,15 +11,17 @@ Differs from the paper: in the class weights alone, which are on unless the run 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from torch import Tensor
 
+from ipg.collectives import GlobalCrossEntropy
 from ipg.data.batches import Batch
-from ipg.methods.base import Method
+from ipg.methods.base import Method, Setup
 from ipg.methods.space import LogUniform, Range
 
-__all__ = ["Erm"]
+__all__ = ["Erm", "Unweighted"]
 
 
 class Erm(Method):
@@ -41,3 +43,12 @@ class Erm(Method):
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return {"task_loss": loss.detach()}
+
+
+class Unweighted(Erm):
+    """Base of the methods that balance what is drawn, so that the loss is never weighted by class."""
+
+    weighs_classes: ClassVar[bool] = False
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(replace(setup, criterion=GlobalCrossEntropy()))

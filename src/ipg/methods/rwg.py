@@ -11,17 +11,15 @@ balanced, so the loss is never weighted by class, whatever --class-weighted says
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ipg.collectives import GlobalCrossEntropy
 from ipg.data.batches import Sampling
 from ipg.data.table import ImageTable
-from ipg.methods.base import Need, Setup
-from ipg.methods.erm import Erm
+from ipg.methods.base import Need
+from ipg.methods.erm import Unweighted
 
 __all__ = ["Rwg", "balanced_weights"]
 
@@ -33,16 +31,12 @@ def balanced_weights(table: ImageTable) -> Tensor:
     return 1 / ((counts > 0).sum() * counts[group])
 
 
-class Rwg(Erm):
+class Rwg(Unweighted):
     """Plain training on images drawn so that all groups are alike."""
 
     name: ClassVar[str] = "rwg"
     summary: ClassVar[str] = "Plain training that draws every group equally often, with replacement."
-    weighs_classes: ClassVar[bool] = False
     needs: ClassVar[frozenset[Need]] = frozenset({"groups"})
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(replace(setup, criterion=GlobalCrossEntropy()))
 
     @classmethod
     def sampling(cls, table: ImageTable, options: Any, *, seed: int) -> Sampling:

@@ -11,31 +11,25 @@ weighted by class, whatever --class-weighted says. An epoch is a pass over the i
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 
-from ipg.collectives import GlobalCrossEntropy
 from ipg.data.batches import Sampling
 from ipg.data.table import ImageTable
-from ipg.methods.base import Need, Setup
-from ipg.methods.erm import Erm
+from ipg.methods.base import Need
+from ipg.methods.erm import Unweighted
 
 __all__ = ["Subg"]
 
 
-class Subg(Erm):
+class Subg(Unweighted):
     """Plain training on as many images of each group as the smallest has."""
 
     name: ClassVar[str] = "subg"
     summary: ClassVar[str] = "Plain training on equally many images of every group, drawn once a seed."
-    weighs_classes: ClassVar[bool] = False
     cost: ClassVar[str] = "1, on fewer images"
     needs: ClassVar[frozenset[Need]] = frozenset({"groups"})
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(replace(setup, criterion=GlobalCrossEntropy()))
 
     @classmethod
     def sampling(cls, table: ImageTable, options: Any, *, seed: int) -> Sampling:
