@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,31 @@ def test_every_public_name_is_there_and_the_lazy_table_is_complete() -> None:
     for name in ipg.__all__:
         assert callable(getattr(ipg, name)), name
         assert name in dir(ipg)
+
+
+def exported(module: ast.Module) -> list[str]:
+    """What its `__all__` names."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names: list[str] = ast.literal_eval(node.value)
+            return names
+    return []
+
+
+def test_what_modules_take_from_each_other_is_exported_there() -> None:
+    home = Path(ipg.__file__).parent
+    paths = {".".join(path.relative_to(home.parent).with_suffix("").parts): path for path in home.rglob("*.py")}
+    modules = {name.removesuffix(".__init__"): ast.parse(path.read_text("utf-8")) for name, path in paths.items()}
+    public = {f"{name}.{export}" for name, module in modules.items() for export in exported(module)}
+    taken = {
+        f"{node.module}.{alias.name}": name
+        for name, module in modules.items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("ipg.")
+        for alias in node.names
+    }
+    assert "ipg.guidance.Guidance" in taken
+    assert {what: where for what, where in taken.items() if what not in public | modules.keys()} == {}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

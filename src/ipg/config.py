@@ -20,8 +20,8 @@ from ipg.coercion import coerce
 from ipg.words import did_you_mean
 
 __all__ = [
-    "CHOICES", "EARLIER", "ELSEWHERE", "PANELS", "ConfigError", "RunConfig", "earlier", "field_help", "load_config",
-    "read_toml",
+    "AUTO", "CHOICES", "EARLIER", "ELSEWHERE", "MARGIN", "PANELS", "TRAINED_RATE", "ConfigError", "RunConfig",
+    "earlier", "field_help", "load_config", "read_toml",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

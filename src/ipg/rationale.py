@@ -34,21 +34,10 @@ from torch.nn.parameter import is_lazy
 from ipg.collectives import in_shards
 
 __all__ = [
-    "HeadNotFoundError",
-    "HeadTap",
-    "alignment",
-    "can_be_read",
-    "disagreeing",
-    "find_head",
-    "full_precision",
-    "pairwise_distances",
-    "predicted_class",
-    "rationale",
-    "scaled_features",
-    "share",
-    "uniformity",
+    "HeadNotFoundError", "HeadTap", "alignment", "can_be_read", "disagreeing", "find_head", "full_precision",
+    "pairwise_distances", "predicted_class", "rationale", "scaled_features", "share", "uniformity", "unwrap",
     "verify_head",
-]
+]  # fmt: skip
 
 _HEAD_NAMES = ("fc", "classifier", "head", "heads")
 """Where torchvision, timm and Hugging Face models keep their classifier."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from ipg.experiments.study import Trial
 from ipg.experiments.unified.plan import Contender, Protocol
-from ipg.training.loop import settled
+from ipg.training.identity import settled
 
 DATASETS = ("colored_mnist", "waterbirds100", "waterbirds100_reverse", "celeba_subset")
 

@@ -16,6 +16,7 @@ from ipg.config import RunConfig
 from ipg.data import colored_fashion
 from ipg.data.remembering import remembering
 from ipg.data.table import ImageTable
+from ipg.evaluation.features import features
 from ipg.pairs import matched
 from ipg.pairs.build import build
 from ipg.pairs.pairset import PairSet
@@ -24,7 +25,7 @@ from ipg.training import loop
 from ipg.training import materials as module
 from ipg.training.interrupt import Interrupted
 from ipg.training.loop import train
-from ipg.training.materials import Materials, features, gather
+from ipg.training.materials import Materials, gather
 
 Make = Callable[..., RunConfig]
 

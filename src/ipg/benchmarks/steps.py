@@ -20,7 +20,7 @@ from ipg.data.table import ImageTable
 from ipg.training.device import numerics
 from ipg.training.materials import gather
 
-__all__ = ["SIZES", "measure"]
+__all__ = ["LEAST_SECONDS", "SIZES", "Kind", "measure"]
 
 SIZES = {"small_cnn": 14, "mnist_cnn": 28}
 """Networks and the side of the images they are made for."""

@@ -141,13 +141,13 @@ def audit(
 def _asked(spec: str, normalization: str | None, data: Data | None, size: int | None, device: str) -> Opinions:
     """What a network says of images: their class, whatever its outputs are called, and their features."""
     from ipg.classifier import is_run, open_classifier, seen
+    from ipg.evaluation.features import features
     from ipg.evaluation.groups import predict
     from ipg.methods import method_class
     from ipg.notebook import Run
     from ipg.pairs.opinions import Opinions
     from ipg.rationale import HeadNotFoundError, find_head
     from ipg.training.device import resolve_device
-    from ipg.training.materials import features
 
     if is_run(spec):
         if normalization is not None:

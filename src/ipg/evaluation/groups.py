@@ -20,8 +20,8 @@ from ipg.modes import unchanged
 from ipg.rationale import predicted_class
 
 __all__ = [
-    "evaluate", "evaluating", "evaluation_batch", "group_metrics", "guesses", "is_constant", "logits", "metrics",
-    "predict",
+    "evaluate", "evaluating", "evaluation_batch", "group_metrics", "guesses", "is_constant", "logits", "logits_of",
+    "metrics", "predict",
 ]  # fmt: skip
 
 EVALUATION_BATCH = 256

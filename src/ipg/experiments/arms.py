@@ -28,8 +28,8 @@ from ipg.experiments.study import ADDED, ON_PAIRS, Study, Trial, own_options
 from ipg.restarts import rate_after
 
 __all__ = [
-    "Arm", "Figure", "Spread", "arms_of", "broke_off", "collapsed", "figure_of", "is_cold", "is_timed", "published",
-    "run_of", "same_run", "spread", "training_seconds", "unmeasured", "went_wrong",
+    "Arm", "Figure", "Row", "Spread", "arms_of", "broke_off", "collapsed", "figure_of", "is_cold", "is_timed",
+    "published", "run_of", "same_run", "spread", "training_seconds", "unmeasured", "went_wrong",
 ]  # fmt: skip
 
 Row = Mapping[str, Any]

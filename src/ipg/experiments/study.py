@@ -30,8 +30,8 @@ from ipg.data.names import is_own
 from ipg.words import are, did_you_mean, listed, number_of
 
 __all__ = [
-    "ADDED", "GUIDED", "ON_PAIRS", "STUDIES", "Network", "Study", "Trial", "arm_trials", "find_study", "load_study",
-    "only", "own_options",
+    "ADDED", "ELSEWHERE", "GUIDED", "ON_PAIRS", "STUDIES", "Network", "Study", "Trial", "arm_trials", "find_study",
+    "load_study", "only", "own_options",
 ]  # fmt: skip
 
 STUDIES = Path(__file__).with_name("studies")

@@ -20,8 +20,9 @@ from ipg.guidance import CollapseError, NonFiniteError
 from ipg.rationale import predicted_class
 from ipg.training.device import autocast_dtype, numerics, resolve_device
 from ipg.training.engine import resolve
+from ipg.training.identity import settled
 from ipg.training.listeners import Listener
-from ipg.training.loop import settled, train
+from ipg.training.loop import train
 from ipg.training.materials import Materials, suited_model
 from ipg.training.provenance import provenance
 from ipg.training.start import as_started, network_name

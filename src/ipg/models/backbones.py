@@ -22,7 +22,7 @@ from ipg.models.weights import Weights, read_weights
 from ipg.rationale import HeadNotFoundError
 from ipg.words import did_you_mean
 
-__all__ = ["chosen_normalization", "headless_timm_model", "timm_model", "trained_timm_model"]
+__all__ = ["HUBS", "PRETRAINED", "chosen_normalization", "headless_timm_model", "timm_model", "trained_timm_model"]
 
 PRETRAINED = "pretrained"
 """As `weights`: those of timm's own hub."""

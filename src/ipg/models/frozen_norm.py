@@ -27,7 +27,7 @@ try:
 except ImportError:  # without triton, which comes with torch where there may be a GPU
     kernels = None  # type: ignore[assignment]
 
-__all__ = ["frozen_norm", "quicken"]
+__all__ = ["SWITCH", "frozen_norm", "quicken"]
 
 ENTRIES = 4096
 """Positions times channels that a block of threads takes at a time."""

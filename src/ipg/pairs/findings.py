@@ -19,9 +19,9 @@ from ipg.pairs.references import References
 from ipg.pairs.rows import DATA, Pair
 
 __all__ = [
-    *("BETTER", "LABEL_CHANGED", "REASONS", "TOO_MUCH", "TWICE", "UNUSABLE"),
-    *("Finding", "Limits", "MaskOf", "look", "pixel_digest"),
-]
+    "BETTER", "LABEL_CHANGED", "NOT_CHANGED", "REASONS", "THUMBNAIL", "TOO_MUCH", "TWICE", "UNUSABLE", "Finding",
+    "Limits", "MaskOf", "look", "pixel_digest",
+]  # fmt: skip
 
 LABEL_CHANGED = "label changed"
 NOT_CHANGED = "shortcut not changed"

@@ -29,7 +29,7 @@ from ipg.pairs.record import read_record, size_of
 from ipg.pairs.references import References
 from ipg.pairs.rows import Manifest, Pair
 
-__all__ = ["Manifest", "Pair", "load_pairs"]
+__all__ = ["Manifest", "Pair", "check_size", "load_pairs"]
 
 
 def load_pairs(path: str | PathLike[str], table: ImageTable, *, split: str = "train", fit: Fit = "squeeze") -> PairSet:

@@ -20,7 +20,7 @@ from ipg.data.splits import SPLIT_NAMES, SPLITS
 from ipg.files import replacing, write_text
 from ipg.words import did_you_mean
 
-__all__ = ["COLUMNS", "DATA", "NAMES", "Manifest", "Pair"]
+__all__ = ["COLUMNS", "DATA", "NAMES", "Manifest", "Pair", "check_parquet"]
 
 DATA = "data:"
 """What a reference to an image of the data set begins with."""

@@ -21,7 +21,7 @@ from ipg.report.verdict import Evidence
 from ipg.restarts import rate_after
 from ipg.words import number_of
 
-__all__ = ["page_data"]
+__all__ = ["NAMES", "page_data"]
 
 NAMES = {
     "erm": "Plain training (ERM)",

@@ -26,7 +26,7 @@ from ipg.methods.options import option_defaults
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 from ipg.words import listed
 
-__all__ = ["FILES", "FIRST_STAGE", "MODEL", "FolderError", "RunFolder", "same_setting"]
+__all__ = ["FILES", "FIRST_STAGE", "MODEL", "FolderError", "RunFolder", "read_json", "read_jsonl", "same_setting"]
 
 
 class FolderError(ValueError):

@@ -46,7 +46,7 @@ from ipg.training.device import (
 from ipg.training.distributed import Team
 from ipg.training.engine import compiling, resolve, traces
 from ipg.training.folder import FIRST_STAGE, RunFolder
-from ipg.training.identity import identify, settled
+from ipg.training.identity import identify
 from ipg.training.interrupt import Interrupted, StopRequest, late_request, stop_on_signals
 from ipg.training.judging import Judge
 from ipg.training.listeners import FirstStage, Listener
@@ -58,7 +58,7 @@ from ipg.training.provenance import provenance
 from ipg.training.sharding import check_shards, is_sharded, laid_like, outlined, whole
 from ipg.words import times
 
-__all__ = ["Outcome", "Training", "settled", "train"]
+__all__ = ["Outcome", "Training", "train"]
 
 CHECK_STEPS = 64
 """Iterations after which a run is checked for what ends it, beside the end of an epoch: by their number and not by the

@@ -28,7 +28,7 @@ from ipg.seeds import derive_seed
 from ipg.training.device import numerics, resolve_device
 from ipg.training.start import start_from
 
-__all__ = ["Materials", "features", "found_file", "gather"]
+__all__ = ["Materials", "found_file", "gather", "suited_model"]
 
 
 PHOTOGRAPH = 64

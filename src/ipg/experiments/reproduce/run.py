@@ -33,7 +33,7 @@ from ipg.experiments.study import Trial
 from ipg.files import write_text
 from ipg.words import listed
 
-__all__ = ["ALL", "Place", "Written", "asked_for", "reproduce", "reproduce_all"]
+__all__ = ["ALL", "Place", "Written", "asked_for", "main", "reproduce", "reproduce_all"]
 
 ALL = "all"
 """In the place of a name: everything but searches, which take a hundred trials each."""

@@ -16,8 +16,9 @@ from ipg.experiments.study import ELSEWHERE, Trial
 from ipg.guidance import CollapseError, NonFiniteError
 from ipg.training.device import resolve_device
 from ipg.training.folder import RunFolder, read_jsonl
+from ipg.training.identity import settled
 from ipg.training.listeners import Listener
-from ipg.training.loop import Outcome, settled, train
+from ipg.training.loop import Outcome, train
 from ipg.training.materials import gather
 from ipg.training.provenance import provenance
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ipg.guidance import task_scale
 
-__all__ = ["WAYS", "Descent", "Problems", "Way", "descend", "descents", "longest"]
+__all__ = ["ALPHA", "WAYS", "Descent", "Problems", "Way", "descend", "descents", "longest"]
 
 SIZE = 6
 ALPHA = 0.5

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ipg.report.figures.drawing import MUTED, TRACK, fit, root, style, themed
 
-__all__ = ["PairGrid", "Tile", "draw_pair_grid", "image_uri", "pair_grid_data"]
+__all__ = ["LARGEST_PIXEL_ART", "PairGrid", "Tile", "draw_pair_grid", "encode", "image_uri", "pair_grid_data"]
 
 FIRST_CHANNEL, SECOND_CHANNEL = (224, 62, 38), (0, 152, 117)
 """Red and green of two-channel images: a yellowish red and a bluish green, told apart also without red-green vision."""
