@@ -189,6 +189,26 @@ def test_a_collapsed_run_has_a_row_of_what_it_is_worth(
     assert row["metrics"]["average_reweighted"] == pytest.approx(expected)  # or the arm would have none
 
 
+def test_a_row_of_a_run_that_collapsed_says_what_it_was_trained_with(
+    trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not what was asked for: a run goes on with the rate, the crops and the flips of the one that it starts from."""
+    before = trial("erm", learning_rate=0.02, crop=1.0, flip=False).config
+    train(before, gather(before), folder=tmp_path / "before")
+    told: list[RunConfig] = []
+
+    def collapse(config: RunConfig, *_: Any, **__: Any) -> None:
+        told.append(config)
+        raise CollapseError("the model has collapsed")
+
+    monkeypatch.setattr(trials, "train", collapse)
+    one = trial(start=str(tmp_path / "before"))
+    row = run_trial(one)
+    names = ("learning_rate", "crop", "flip")
+    assert [row["config"][name] for name in names] == [getattr(told[0], name) for name in names] == [0.02, 1.0, False]
+    assert row["key"] == one.key
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_row_of_a_run_that_collapsed_to_the_last_says_how_often_it_began_again_and_what_it_took(
     trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stopped: bool

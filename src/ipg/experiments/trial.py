@@ -66,7 +66,7 @@ def run_trial(
         )
     except (CollapseError, NonFiniteError) as error:
         seconds = teller.seconds or round(time.perf_counter() - begun, 3)  # not told of a first stage
-        return _collapsed(trial, materials, metrics_split, str(error), seconds, teller)
+        return _collapsed(trial, config, materials, metrics_split, str(error), seconds, teller)
     result = outcome.result
     selected = next(row for row in outcome.rows if row["epoch"] == result["selected_epoch"])
     part = materials.table.part(metrics_split)
@@ -115,13 +115,13 @@ def _identity(trial: Trial, materials: Materials, config: Mapping[str, Any], spl
 
 
 def _collapsed(
-    trial: Trial, materials: Materials, split: str, why: str, seconds: float, teller: _Teller
+    trial: Trial, config: RunConfig, materials: Materials, split: str, why: str, seconds: float, teller: _Teller
 ) -> dict[str, Any]:
     """The row of a run that collapsed or diverged: its network as it stands, so that no table leaves it out.
 
     Where that is not trained at all, the metrics are those of no image: all null.
     """
-    model, config, trained = materials.model, trial.config, not teller.in_first_stage
+    model, trained = materials.model, not teller.in_first_stage
     meant = resolve_device(config.device)
     device = next(model.parameters()).device  # another, where it was not trained
     autocast = autocast_dtype(config)
