@@ -20,6 +20,7 @@ from ipg.experiments.compare import RECORD, UnfitError, as_called, comparison, e
 from ipg.experiments.study import Study
 from ipg.methods.masked import Masked
 from ipg.training import loop
+from ipg.training.materials import gather
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state", "bars")
 
@@ -202,6 +203,24 @@ def test_data_without_test_images(
     monkeypatch.setitem(load.DATASETS, "bars", lambda path, size, seed: make_table(test=0))
     with pytest.raises(ConfigError, match="bars has no test images to compare methods on"):
         examine(comparison(config, ["erm"], [0], {}))
+
+
+def test_images_are_of_the_size_that_the_run_had_which_all_go_on_from(
+    config: RunConfig, make_table: Callable[..., ImageTable], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def sized(path: Any, size: int | None, seed: int) -> ImageTable:
+        table, times = make_table(seed=seed), (size or 8) // 8
+        return replace(table, images=table.images.repeat_interleave(times, 2).repeat_interleave(times, 3))
+
+    monkeypatch.setitem(load.DATASETS, "bars", sized)
+    before = config.with_changes(method="erm", model="linear", size=16)
+    loop.train(before, gather(before), folder=tmp_path / "before")
+    config = config.with_changes(start=str(tmp_path / "before"))
+    facts = examine(comparison(config, ["erm", "ipg"], [0, 1], {}))
+    assert facts.digests == examine(comparison(config.with_changes(size=16), ["erm", "ipg"], [0], {})).digests
+    assert facts.drawn
+    with pytest.raises(UnfitError, match="does not take images of 2x8x8"):
+        examine(comparison(config.with_changes(size=8), ["erm"], [0], {}))
 
 
 def test_pairs_that_a_network_is_trained_for_are_not_made_yet(

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from ipg.training.engine import resolve
 from ipg.training.folder import FILES, read_json, same_setting
 from ipg.training.materials import Materials
 from ipg.training.readiness import get_ready
+from ipg.training.start import as_started
 
 __all__ = ["SPLIT", "Facts", "UnfitError", "as_called", "comparison", "examine", "keep_record", "own_settings"]
 
@@ -156,8 +157,8 @@ def examine(study: Study) -> Facts:
         ConfigError: there is nothing to compare them on.
     """
     first = study.trials[0]
-    trials = [trial for trial in study.trials if trial.seed == first.seed]
-    config = first.config
+    trials = [replace(trial, config=as_started(trial.config)) for trial in study.trials if trial.seed == first.seed]
+    config = trials[0].config
     resolve(config, resolve_device(config.device), processes=1)
     table = load(config.data, path=config.data_path, size=config.size, seed=config.seed, reading=Reading.of(config))
     if not len(table.indices(SPLIT)):
