@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ipg.classifier import Classifier, fit_of, open_classifier, seen
+from ipg.data.coloring import gray
+from ipg.data.shape import shape_channels
 
 
 class Constant(nn.Module):
@@ -40,6 +42,22 @@ def test_channels_are_fewer_as_the_network_wants_them() -> None:
     assert torch.equal(seen(images, 1), images[:, :1] + images[:, 1:2])
     with pytest.raises(ValueError, match="takes images of 3 channels; these have 2"):
         seen(images[:, :2], 3)
+
+
+def test_a_run_sees_images_as_its_method_turns_them() -> None:
+    images = torch.randint(256, (5, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+
+    def made(channels: int, **config: str) -> Classifier:
+        return Classifier(Constant(0.0, 1.0), (channels, 8, 8), config=config)
+
+    shapes = shape_channels(images[:, :2])
+    assert torch.equal(made(4, method="shape_only").seen(images), shapes)
+    assert torch.equal(made(4, method="shape_only").seen(images[:, :2]), shapes)
+    assert made(4, method="shape_only").seen(shapes) is shapes
+    assert torch.equal(made(1, method="oracle").seen(images), gray(images[:, :2]))
+    for other in (made(4), made(4, method="erm")):  # whose four channels are nobody knows what
+        with pytest.raises(ValueError, match="takes images of 4 channels; these have 3"):
+            other.seen(images)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from ipg.data.coloring import gray
 from ipg.data.decode import Fit
 from ipg.data.waterbirds import RELEASES
 from ipg.evaluation.groups import evaluating, logits_of
+from ipg.methods import method_class
 from ipg.models import ImageModel, load_model
 from ipg.training.device import resolve_device
 from ipg.training.folder import FolderError, RunFolder, read_json
@@ -53,10 +54,18 @@ class Classifier:
         """How likely each class is for each of the uint8 `images` (N, C, H, W): (N, K), on the CPU."""
         place = next(self.model.parameters(), images).device
         with evaluating(self.model):
-            logits = logits_of(self.model(seen(images, self.shape[0]).to(place).float() / 255)).float().cpu()
+            logits = logits_of(self.model(self.seen(images).to(place).float() / 255)).float().cpu()
         if logits.shape[1] == 1:  # the sign of a single one tells two classes apart
             logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
         return logits.softmax(dim=1)
+
+    def seen(self, images: Tensor) -> Tensor:
+        """Images (N, C, H, W) as the network takes them: as its method turns two channels, or else as `seen`."""
+        channels = self.shape[0]
+        if images.shape[1] != channels and "method" in self.config:
+            turned = method_class(str(self.config["method"])).transform(images[:, :2])
+            images = turned if turned.shape[1] == channels else images
+        return seen(images, channels)
 
     def check_classes(self, spec: str, classes: Sequence[str]) -> None:
         """ValueError where its outputs are known to have other names than `classes`, or another order."""

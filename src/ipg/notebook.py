@@ -93,7 +93,8 @@ class Run:
             raise ValueError(f"batch={batch}: expected at least 1")
         table = self.materials.table
         _, channels, height, width = table.images.shape
-        classifier = Classifier(self.model, (channels, height, width), table.classes, fit_of(self.config.data))
+        shape, fit = (channels, height, width), fit_of(self.config.data)
+        classifier = Classifier(self.model, shape, table.classes, fit, config=self.config.flat())
         if isinstance(images, str | Path):
             return list(predictions(classifier, find_images(Path(images)), batch=batch))
         pictures = as_bytes(images, "images")

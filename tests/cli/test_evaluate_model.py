@@ -245,3 +245,13 @@ def test_without_an_attribute_the_worst_is_a_class() -> None:
     text = console.file.getvalue()
     assert "worst class: cat " in text
     assert ", all" not in text
+
+
+@pytest.mark.parametrize("method", ["oracle", "shape_only"])
+def test_a_run_of_a_method_that_sees_no_colour_is_shown_images_in_colour(ipg, bars, method: str) -> None:
+    assert ipg("train", *bars, "--method", method, "--output", "run").code == 0
+    (found,) = json.loads(ipg("evaluate", "run", "--data", "bars", "--json").out).values()
+    kept = json.loads(Path("run/result.json").read_text())["metrics"]
+    assert found["data"]["average"]["share"] == pytest.approx(kept["average"])
+    done = ipg("export", "run", "--output", "out", "--format", "torch")
+    assert done.code == 0, done

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
-from ipg.classifier import Classifier, is_run, open_classifier, seen
+from ipg.classifier import Classifier, is_run, open_classifier
 from ipg.cli.console import in_their_order, percent, same_class, shown_groups
 from ipg.cli.own_network import open_with
 from ipg.cli.pairs_data import load_data, open_data
@@ -213,7 +213,7 @@ def _predict_members(classifier: Classifier, manifest: Manifest, rows: Sequence[
             problems += [f"{manifest.where(row)}: {reason}" for row, _, wrong in members for reason in wrong]
             if not problems:
                 images = torch.stack([image for _, both, _ in members for image in both])
-                said = predict(classifier.model, seen(images, classifier.shape[0]))
+                said = predict(classifier.model, classifier.seen(images))
                 found.append(said.cpu().view(-1, 2))
             progress(sum(map(len, found)), len(rows))
     if problems:
@@ -245,7 +245,7 @@ def _on_images(classifier: Classifier, table: ImageTable, split: str) -> dict[st
     part = table.part(split)
     if not len(part):
         raise DataError(f"{table.name} has no {split} image; name another --split")
-    said = predict(classifier.model, seen(part.images, classifier.shape[0])).cpu()
+    said = predict(classifier.model, classifier.seen(part.images)).cpu()
     found = group_metrics(said, part)
     groups = {
         name: counted(round((group["accuracy"] or 0) * group["count"]), group["count"])

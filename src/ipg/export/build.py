@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ipg.classifier import Classifier, seen
+from ipg.classifier import Classifier
 from ipg.data.decode import decode
 from ipg.data.errors import DataError
 from ipg.data.load import list_files, load
@@ -118,7 +118,7 @@ def real_images(
                 f"{error}. Programs are checked on real images: say where the data is with --data-path, or give a "
                 f"folder of images with --images"
             ) from None
-    return seen(pixels, classifier.shape[0]).float() / 255
+    return classifier.seen(pixels).float() / 255
 
 
 def _test_images(classifier: Classifier, where: str | None) -> Tensor:
