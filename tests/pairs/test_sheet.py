@@ -11,6 +11,7 @@ from PIL import Image
 
 from ipg.pairs.audit import audit
 from ipg.pairs.background import plan
+from ipg.pairs.by_eye import reject
 from ipg.pairs.masks import Masks
 from ipg.pairs.plan import of_pair_set, write
 from ipg.pairs.recolored import build
@@ -54,7 +55,7 @@ def test_a_page_with_everything_in_it(manifest: Manifest, shapes, tmp_path: Path
     assert not re.findall(r'(?:src|href)="(?!data:)', text)
     assert "<h1>8 pairs of pairs</h1>" in text
     assert "By label: cross 4, disc 4" in text
-    assert "Audit: ok 8" in text
+    assert "Verdicts: ok 8" in text
     assert {box["type"] for box in tags.of("input")} == {"checkbox"}  # nothing is rejected: nothing to choose from
 
 
@@ -119,4 +120,6 @@ def test_small_images_are_shown_pixel_by_pixel(fashion, tmp_path: Path) -> None:
     manifest = write(of_pair_set(fashion, build(fashion, 4)), tmp_path / "p", settings={})
     text = page(tmp_path / "s.html", manifest, References(manifest.folder, fashion))
     assert "image-rendering: pixelated" in text
-    assert "Audit" not in text
+    assert "Verdicts" not in text
+    text = page(tmp_path / "s.html", reject(manifest, [2]), References(manifest.folder, fashion))
+    assert "Verdicts: not judged 3, by eye 1" in text  # one word by hand is no audit of the others

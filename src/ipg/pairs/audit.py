@@ -109,9 +109,11 @@ def audit(
 
 
 def summary(manifest: Manifest) -> Counter[str]:
-    """How many pairs have each first reason; `ok` for those that were accepted."""
+    """How many pairs were rejected for each first reason, how many are `ok`, and how many `not judged`."""
     return Counter(
-        pair.reason.split(";")[0].partition(":")[0].strip() or "rejected" if pair.status == "rejected" else "ok"
+        pair.reason.split(";")[0].partition(":")[0].strip() or "rejected"
+        if pair.status == "rejected"
+        else pair.status or "not judged"
         for pair in manifest.pairs
     )
 
