@@ -63,6 +63,19 @@ def test_one_warning_where_alpha_is_tried_beyond_that(vary: list[str], warned: b
     assert [("every * alpha is not below 1" in str(w.message)) for w in caught] == [True] * warned
 
 
+@pytest.mark.parametrize(
+    ("vary", "given", "warned"),
+    [([], ["alpha"], True), (["alpha=0.1,0.25"], [], True), (["alpha=0.1:0.25"], [], False)],
+)
+def test_a_warning_where_a_product_of_one_is_tried_itself(vary: list[str], given: list[str], warned: bool) -> None:
+    """As `Guidance` warns from 1 on; a range that ends there is as good as below it."""
+    config = RunConfig(alpha=0.25, every=4)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_pace(config, gather_space(config, vary, given))
+    assert len(caught) == warned
+
+
 def test_what_is_given_is_not_searched_for() -> None:
     assert list(gather_space(RunConfig(), given=["tau", "epochs"])) == ["alpha", "margin"]
 

@@ -65,15 +65,19 @@ def gather_space(base: RunConfig, vary: Sequence[str] = (), given: Sequence[str]
 
 
 def warn_of_pace(base: RunConfig, space: Mapping[str, Range]) -> None:
-    """Warn once, in place of trial by trial, where every * alpha is more than 1 in some trials."""
+    """Warn once, in place of trial by trial, where every * alpha is not below 1 in some trials.
+
+    That a range of alpha ends where it is 1 is no matter: as good as no trial has that end.
+    """
     if "alpha" not in method_class(base.method).space:
         return
     alphas, paces = (ends(space[name]) if name in space else [getattr(base, name)] for name in ("alpha", "every"))
     alpha, every = max(alphas), max([pace for pace in paces if pace != "auto"], default=1)
-    if every > 1 and every * alpha > 1:
+    tried = "alpha" not in space or isinstance(space["alpha"], Choice)
+    if every > 1 and (every * alpha > 1 or (tried and every * alpha == 1)):
         warnings.warn(
             f"trials with alpha up to {alpha:g} and every up to {every} are not guaranteed to lower the corrective "
-            f"loss where every * alpha is not below 1. Lower the range of one of them.",
+            f"loss where every * alpha is not below 1. Lower one of them.",
             stacklevel=2,
         )
 
