@@ -159,11 +159,11 @@ def _write_rows(file: TextIO, classifier: Classifier, said: Iterator[Prediction]
                 writer.writerow([_path(one.name), "", "", *("" for _ in classes), _text(one.error)])
                 counts.errors.append((one.name, one.error))
                 continue
-            most = max(one.probabilities)
-            predicted = classes[list(one.probabilities).index(most)]
-            counts.classes[predicted] += 1
-            shares = [f"{share:.6f}" for share in one.probabilities]
-            writer.writerow([_path(one.name), _text(predicted), f"{most:.6f}", *shares, ""])
+            if one.predicted:
+                counts.classes[one.predicted] += 1
+            shares = [f"{share:.6f}" for share in one.probabilities] if classes else []
+            most = f"{max(one.probabilities):.6f}"
+            writer.writerow([_path(one.name), _text(one.predicted), most, *shares, ""])
     return counts
 
 

@@ -100,6 +100,12 @@ def test_more_than_two_classes_take_a_byte_each(values: list[int]) -> None:
     assert list(packed) == values
 
 
+@pytest.mark.parametrize(("classes", "kind"), [(256, "u1"), (257, "<u2"), (400, "<u2")])
+def test_more_than_256_classes_take_two_bytes_each(classes: int, kind: str) -> None:
+    values = [classes - 1, 5, 0]
+    assert np.frombuffer(base64.b64decode(_pack(np.array(values), classes)), dtype=kind).tolist() == values
+
+
 def test_two_classes_take_a_bit_each() -> None:
     assert base64.b64decode(_pack(np.array([0, 0, 0, 0, 0, 0, 0, 1, 1]), 2)) == bytes([0b1, 0b10000000])
     assert base64.b64decode(_pack(np.zeros(16, dtype=int), 2)) == bytes(2)

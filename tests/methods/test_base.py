@@ -139,6 +139,7 @@ def test_numbers_come_as_words_or_numbers() -> None:
         ({"weight": -1}, "option weight=-1: expected a number, at least 0"),
         ({"weight": "heavy"}, "option weight='heavy': expected a number, at least 0"),
         ({"weight": "nan"}, "option weight='nan': expected a number, at least 0"),
+        ({"weight": 10**400}, f"option weight={10**400}: expected a number, at least 0"),
         ({"weight": True}, "option weight=True: expected a number, at least 0"),
         ({"share": 0}, "option share=0: expected a number, above 0, at most 1"),
         ({"share": 1.5}, "option share=1.5: expected a number, above 0, at most 1"),

@@ -20,7 +20,7 @@ from ipg.data.columns import FORMULA, as_cell, of_cell
 from ipg.export.card import card
 from ipg.models import build_model
 from ipg.pairs.rows import Manifest, Pair
-from ipg.prediction import Prediction, write_predictions
+from ipg.prediction import Prediction, said_of, write_predictions
 
 HOSTILE = '"><script>alert(1)</script><img src=https://example.org/x onerror=alert(1)>[a](javascript:alert(1))`|\n# b'
 
@@ -42,8 +42,9 @@ def classifier(*classes: str, **settings: Any) -> Classifier:
 @pytest.mark.parametrize("start", FORMULA)
 def test_no_cell_is_a_formula(tmp_path: Path, start: str) -> None:
     formula = f'{start}HYPERLINK("https://example.org/" & A1)'
-    said = [Prediction(f"{formula}.png", (0.25, 0.75)), Prediction(f"{formula}.jpg", error=formula)]
-    write_predictions(tmp_path / "all.csv", classifier("cat", formula), iter(said))
+    classes = ("cat", formula)
+    said = [said_of(f"{formula}.png", (0.25, 0.75), classes), Prediction(f"{formula}.jpg", error=formula)]
+    write_predictions(tmp_path / "all.csv", classifier(*classes), iter(said))
     with (tmp_path / "all.csv").open(encoding="utf-8", newline="") as file:
         cells = [cell for row in csv.reader(file) for cell in row]
     assert [cell for cell in cells if cell.startswith(FORMULA)] == []
@@ -89,8 +90,9 @@ def test_a_manifest_by_hand_is_read_as_it_is_written(tmp_path: Path) -> None:
 
 
 def test_what_is_no_formula_stays(tmp_path: Path) -> None:
-    said = [Prediction("a/b-c=d.png", (0.25, 0.75)), Prediction("c.png", (0.75, 0.25))]
-    counts = write_predictions(tmp_path / "all.csv", classifier("-1", "x+y"), iter(said))
+    classes = ("-1", "x+y")
+    said = [said_of("a/b-c=d.png", (0.25, 0.75), classes), said_of("c.png", (0.75, 0.25), classes)]
+    counts = write_predictions(tmp_path / "all.csv", classifier(*classes), iter(said))
     with (tmp_path / "all.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
     assert [row[:2] for row in rows[1:]] == [["a/b-c=d.png", "x+y"], ["c.png", "-1"]]
@@ -98,7 +100,9 @@ def test_what_is_no_formula_stays(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_text_can_be_written(tmp_path: Path) -> None:
-    write_predictions(tmp_path / "all.csv", classifier("a", "b"), iter([Prediction("\udcff.png", (0.5, 0.5))]))
+    classes = ("a", "b")
+    said = [said_of("\udcff.png", (0.5, 0.5), classes)]
+    write_predictions(tmp_path / "all.csv", classifier(*classes), iter(said))
     assert "\n?.png,a," in (tmp_path / "all.csv").read_text(encoding="utf-8")
 
 

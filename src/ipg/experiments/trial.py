@@ -173,6 +173,7 @@ class _Teller(Listener):
 
 
 def _pack(predictions: np.ndarray[Any, Any], classes: int) -> str:
-    """Predicted classes as base64: eight a byte where there are two classes, else one a byte (at most 256)."""
-    packed = np.packbits(predictions.astype(bool)) if classes == 2 else predictions.astype(np.uint8)
+    """Predicted classes as base64: eight a byte where there are two classes, one a byte up to 256, else one in two."""
+    one_each = predictions.astype("u1" if classes <= 256 else "<u2")
+    packed = np.packbits(predictions.astype(bool)) if classes == 2 else one_each
     return base64.b64encode(packed.tobytes()).decode()

@@ -71,7 +71,7 @@ def _coerce(value: Any, kind: Any, limits: Mapping[str, float]) -> Any:
     expected = ", ".join([what, *bounds])
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(expected) from None
     low, above, high = (
         limits.get(name, end) for name, end in (("least", -math.inf), ("above", -math.inf), ("most", math.inf))
