@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ipg.experiments.ablations import gather_trial
-from ipg.experiments.arms import went_wrong
+from ipg.experiments.arms import same_run, went_wrong
 from ipg.experiments.reproduce import dynamics
 from ipg.experiments.reproduce.dynamics import FullBatch, run_dynamics
 from ipg.experiments.reproduce.figures import figures_of
@@ -25,12 +25,14 @@ from ipg.training.materials import Materials
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bars")
 CPU = torch.device("cpu")
+FULL: dict[str, Any] = {"pair_batch": 8, "schedule": "constant", "restarts": 0}
+"""What a run in full batch is, beside the defaults."""
 
 
 @pytest.fixture
 def full(trial: Callable[..., Trial]) -> Callable[..., Trial]:
     def make(**changes: Any) -> Trial:
-        return trial("ipg", **{"epochs": 4, "learning_rate": 5e-3, "every": 1, "margin": 0.08, **changes})
+        return trial("ipg", **{"epochs": 4, "learning_rate": 5e-3, "every": 1, "margin": 0.08, **FULL, **changes})
 
     return make
 
@@ -72,6 +74,50 @@ def test_it_is_the_methods_step_on_all_images_and_all_pairs(full: Callable[..., 
         run.step()
         guide.step(lambda: F.cross_entropy(model(images), table.label), pairs.batch(slice(None)))
     torch.testing.assert_close(weights(run.model), weights(model), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("changes", [{"every": 3}, {"every": "auto"}, {"distance": "logits"}])
+def test_corrections_come_as_often_and_compare_what_the_row_says(
+    full: Callable[..., Trial], changes: dict[str, Any]
+) -> None:
+    config = full(batch=1000, class_weighted=False, **changes).config
+    run, other = FullBatch(config, gather_trial(config), CPU), gather_trial(config)
+    model, table, pairs = other.model, other.table.part("train"), other.pairs
+    assert pairs is not None
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    guide = Guidance(model, optimizer, alpha=config.alpha, margin=0.08, **changes)
+    images = table.images.float() / 255
+    for _ in range(4):
+        run.step()
+        guide.step(lambda: F.cross_entropy(model(images), table.label), pairs.batch(slice(None)))
+    torch.testing.assert_close(weights(run.model), weights(model), rtol=1e-4, atol=1e-6)
+    assert (run_dynamics(full(**changes))["config"]).items() >= changes.items()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "sgd"}, {"schedule": "cosine"}, {"warmup": 3}, {"weight_decay": 0.1}, {"crop": 0.7},
+        {"jitter": 0.1}, {"pair_batch": 4}, {"steps": 3},
+    ],
+)  # fmt: skip
+def test_what_its_row_would_state_and_it_would_not_do_is_refused(
+    full: Callable[..., Trial], changes: dict[str, Any]
+) -> None:
+    (said,) = (f"{name}={value!r}" for name, value in changes.items())
+    with pytest.raises(ValueError, match=f"no run in full batch has {said}; expected method='ipg', optimizer='adam'"):
+        run_dynamics(full(**changes))
+
+
+def test_the_row_is_of_the_same_run_as_its_trial_by_whatever_engine_others_were_made(
+    full: Callable[..., Trial],
+) -> None:
+    """Nothing of it is captured, though all other trials of the command may be."""
+    one = full()
+    row = run_dynamics(one.on("cpu", data_path=None, engine="captured"))
+    assert row["config"]["engine"] == "eager"
+    assert row["key"] == one.key
+    assert same_run(row, one)
 
 
 def test_a_run_that_was_stopped_goes_on(

@@ -3,13 +3,13 @@
 The paper's figure of the training dynamics (its appendix on ColoredMNIST): Adam, 1,500 iterations, all pairs in each.
 The task gradient of all images is accumulated exactly, in pieces of `batch` images that count by their class weights,
 so the size of a piece changes nothing but memory. That holds for networks whose answer to an image depends on it alone:
-a network with BatchNorm is refused.
+a network with BatchNorm is refused. So is what no such run does, for its row would state it all the same.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,11 @@ from ipg.training.provenance import provenance
 __all__ = ["CURVES", "FullBatch", "run_dynamics"]
 
 CURVES = ("task_loss", "corrective_loss", "disagreement")
+FIXED: Mapping[str, Any] = {
+    "method": "ipg", "optimizer": "adam", "schedule": "constant", "warmup": 0, "weight_decay": 0.0, "steps": None,
+    "crop": 1.0, "flip": False, "jitter": 0.0, "restarts": 0, "selection": "last", "decision": "argmax",
+}  # fmt: skip
+"""Settings of which a run in full batch knows one value."""
 SAVE_SECONDS = 30.0
 
 
@@ -42,9 +47,11 @@ class FullBatch:
     """A run in full batch: the network, its guidance, and what was measured so far."""
 
     def __init__(self, config: RunConfig, materials: Materials, device: torch.device) -> None:
+        config = config.suited()
         placed = materials.to(device)
         if placed.pairs is None:
             raise ValueError("a run in full batch is guided by pairs and there are none: give pairs a number above 0")
+        _check(config, pairs=len(placed.pairs))
         self.config, self.model, self.pairs = config, placed.model, placed.pairs
         if any(isinstance(module, _BatchNorm) for module in self.model.modules()):
             raise ValueError("a network with BatchNorm cannot be trained in pieces of a batch; take mnist_cnn")
@@ -53,15 +60,8 @@ class FullBatch:
         self.weight = weight.to(device)
         self.total = self.weight[self.table.label].sum()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
-        self.guide = Guidance(
-            self.model,
-            self.optimizer,
-            alpha=config.alpha,
-            tau=config.tau,
-            margin=config.margin,
-            floor=config.floor,
-            strict=config.strict,
-        )
+        names = ("alpha", "tau", "margin", "every", "floor", "distance", "strict")
+        self.guide = Guidance(self.model, self.optimizer, **{name: getattr(config, name) for name in names})
         self.curves: dict[str, list[float]] = {name: [] for name in CURVES}
         self.seconds = 0.0
 
@@ -118,6 +118,15 @@ class FullBatch:
         self.curves, self.seconds = state["curves"], state["seconds"]
 
 
+def _check(config: RunConfig, *, pairs: int) -> None:
+    """ValueError where `config`, which its row states, is not what a run in full batch with so many pairs does."""
+    known = {**FIXED, "pair_batch": pairs}
+    others = [f"{name}={getattr(config, name)!r}" for name, value in known.items() if getattr(config, name) != value]
+    if others:
+        meant = ", ".join(f"{name}={value!r}" for name, value in known.items())
+        raise ValueError(f"no run in full batch has {', '.join(others)}; expected {meant}")
+
+
 def run_dynamics(
     trial: Trial, *, metrics_split: str = "test", folder: Path | None = None, tell: Tell | None = None
 ) -> dict[str, Any]:
@@ -143,6 +152,7 @@ def run_dynamics(
         metrics = evaluate(run.model.eval(), part)
     run.guide.close()
     settled = {name: value for name, value in config.flat().items() if name not in ("seed", *ELSEWHERE)}
+    settled["engine"] = "eager"  # whatever others of the same command are carried out by
     return {
         **trial.identity,
         "config": settled,
