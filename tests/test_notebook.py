@@ -15,7 +15,6 @@ from PIL import Image
 from torch import Tensor, nn
 
 import ipg
-from ipg.classifier import open_run
 from ipg.config import ConfigError
 from ipg.data.load import DATASETS, load
 from ipg.data.table import ImageTable
@@ -237,19 +236,6 @@ def test_held_out_pairs_for_own_images_come_only_where_asked_for(own: dict[str, 
     run = fit(data=make_table(), pairs=8, held_out_pairs=4, **SMALL)
     assert len(run.materials.held_out) == 4
     assert fit(data=stripes(), method="erm", **SMALL).materials.held_out is None
-
-
-@pytest.mark.parametrize("method", ["oracle", "shape_only"])
-def test_runs_of_methods_that_see_no_colour_take_images_in_colour(
-    method: str, tmp_path: Path, make_table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(DATASETS, "bars", lambda path, size, seed: make_table(seed=seed))
-    run = fit(data="bars", method=method, held_out_pairs=4, folder=tmp_path / "run", **SMALL)
-    colored, turned = (table.part("test").images for table in (make_table(), run.materials.table))
-    assert colored.shape[1] == 2 != turned.shape[1]
-    expected = [one.probabilities for one in run.predict(turned)]
-    assert [one.probabilities for one in run.predict(colored)] == expected
-    assert open_run(tmp_path / "run", device="cpu").probabilities(colored).tolist() == expected
 
 
 def test_the_oracle_sees_own_pairs_without_colour(make_table) -> None:
