@@ -9,6 +9,7 @@ import pytest
 
 from ipg.classifier import Classifier
 from ipg.config import RunConfig
+from ipg.export.build import describe
 from ipg.export.card import card
 from ipg.models import build_model
 
@@ -40,6 +41,23 @@ def test_a_guided_run(make) -> None:
     assert "same class" not in text
     assert "model.onnx" not in text
     assert "/home/me" not in text
+
+
+@pytest.mark.parametrize(
+    ("method", "channels", "told"),
+    [
+        ("erm", 3, "RGB"),
+        ("erm", 2, "red and green"),
+        ("oracle", 1, "grey"),
+        ("erm", 5, "5 channels"),
+        ("shape_only", 4, "as `ipg.data.shape.shape_channels` makes them"),
+    ],
+)
+def test_people_and_programs_are_told_what_it_takes(make, method: str, channels: int, told: str) -> None:
+    metrics = {"average": 1.0, "groups": {}, "pair_disagreement": None}
+    found = replace(make(metrics, method=method), shape=(channels, 16, 16))
+    assert f"float32 images in [0, 1], {told}, of shape (B, {channels}, 16, 16)" in card(found, "pets", {}, 16)
+    assert f"'values': 'float32 in [0, 1], {told}; normalised inside'" in str(describe(found, "pets"))
 
 
 def test_what_was_not_measured_is_said(make) -> None:

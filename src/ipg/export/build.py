@@ -19,7 +19,7 @@ from ipg.data.load import list_files, load
 from ipg.data.reading import Reading
 from ipg.data.sources import Source
 from ipg.data.splits import SPLITS
-from ipg.export.card import card
+from ipg.export.card import card, channels_of
 from ipg.export.programs import export_onnx, export_torch, require_onnx
 from ipg.models import ImageModel, save_weights
 from ipg.prediction import find_images
@@ -91,7 +91,7 @@ def describe(classifier: Classifier, name: str) -> dict[str, object]:
         "classes": list(classifier.classes or ()),
         "input": {
             "shape": ["batch", *classifier.shape],
-            "values": "float32 in [0, 1], RGB; normalised inside",
+            "values": f"float32 in [0, 1], {channels_of(classifier)}; normalised inside",
             "square": classifier.fit,
         },
         "output": "logits",

@@ -16,7 +16,7 @@ from ipg.methods import method_class
 from ipg.models import describe as describe_network
 from ipg.training.provenance import versions
 
-__all__ = ["card"]
+__all__ = ["card", "channels_of"]
 
 PAPER = "https://doi.org/10.1007/s10994-026-07092-0"
 SQUARES = {
@@ -88,6 +88,13 @@ def card(classifier: Classifier, name: str, differences: Mapping[str, float], ch
     return "\n\n".join(parts) + "\n"
 
 
+def channels_of(classifier: Classifier) -> str:
+    """What the channels of its images are."""
+    if classifier.config.get("method") == "shape_only":
+        return "as `ipg.data.shape.shape_channels` makes them"
+    return {3: "RGB", 2: "red and green", 1: "grey"}.get(classifier.shape[0], f"{classifier.shape[0]} channels")
+
+
 def _summary(classifier: Classifier) -> str:
     classes = [_plain(name) for name in classifier.classes or ()]
     method = str(classifier.config.get("method"))
@@ -100,8 +107,7 @@ def _summary(classifier: Classifier) -> str:
 
 
 def _use(classifier: Classifier, differences: Mapping[str, float], checked_on: int) -> str:
-    channels, height, width = classifier.shape
-    kind = {3: "RGB", 2: "red and green", 1: "grey"}.get(channels, f"{channels} channels")
+    kind, (channels, height, width) = channels_of(classifier), classifier.shape
     outputs = ", ".join(f"{number} {_plain(name)}" for number, name in enumerate(classifier.classes or ()))
     lines = [
         f"**Input**: float32 images in [0, 1], {kind}, of shape (B, {channels}, {height}, {width}) for any B; 8-bit "
