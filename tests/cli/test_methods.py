@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from ipg.config import RunConfig
+from ipg.experiments.search.space import describe, gather_space
 from ipg.methods import METHODS
 from ipg.methods.options import option_defaults
 
@@ -69,6 +71,15 @@ def test_what_a_search_looks_at_is_told(ipg) -> None:
     out = " ".join(ipg("methods", "jtt").out.split())
     assert "-o copies=… (default 20) search first_epochs one of 1, 2, 4; copies one of 5, 20, 50, 100 needs" in out
     assert "logarithmic" not in ipg("methods", "--long").out
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_ranges_told_of_are_those_that_a_search_takes(ipg, name: str) -> None:
+    out = " ".join(ipg("methods", name).out.split())
+    for setting, range_ in gather_space(RunConfig(method=name)).items():
+        assert f"{setting} {describe(range_)}" in out
+    widest = describe(gather_space(RunConfig(every=1))["alpha"])
+    assert (f"({widest} with --every 1)" in out) == (name in ("ipg", "continuous"))
 
 
 def test_formulas_keep_their_lines_and_sentences_are_set_anew(ipg) -> None:

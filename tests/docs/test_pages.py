@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ipg.benchmarks.rows import newest, read
+from ipg.cli import search, train
 from ipg.config import MARGIN, RunConfig
 from ipg.data import colored_mnist
 from ipg.data.load import DATASETS
@@ -21,11 +22,13 @@ from ipg.evaluation.selection import pairs
 from ipg.experiments.reproduce import list as reproduce_list
 from ipg.experiments.reproduce.headline import find_headlines
 from ipg.experiments.reproduce.plan import load_reproduction, names
+from ipg.experiments.search.space import gather_space
 from ipg.experiments.study import STUDIES
 from ipg.experiments.tables.rows import measured
 from ipg.guidance import Guidance
 from ipg.methods import METHODS, method_class
 from ipg.methods.options import option_defaults
+from ipg.methods.space import Uniform
 
 
 def page(root: Path, name: str) -> str:
@@ -316,6 +319,28 @@ def test_the_index_leads_to_every_page_and_says_what_each_method_needs(repo_root
     for name, needs in told.items():
         found = set(method_class(name).needs)
         assert found == words[needs] or (len(found) == 1 and found < words[needs]), name
+
+
+def test_the_ranges_of_ipg_are_those_that_a_search_takes(repo_root: Path) -> None:
+    usual, widest = (gather_space(config)["alpha"] for config in (RunConfig(), RunConfig(every=1)))
+    assert isinstance(usual, Uniform)
+    assert isinstance(widest, Uniform)
+    text = " ".join(page(repo_root, "methods/ipg.md").split())
+    told = f"`alpha` from {usual.low:g} to {usual.high:g} (1/k of the default; to {widest.high:g} with `--every 1`)"
+    assert told in text
+    assert (usual.low, usual.high) == (widest.low, 1 / RunConfig().every)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("verb", "name"), [("train", "methods/ipg.md"), ("search", "search.md")])
+def test_the_papers_settings_are_the_same_in_the_help_and_on_the_page(repo_root: Path, verb: str, name: str) -> None:
+    """But for where the data lie."""
+    said = {"train": train.EXAMPLES, "search": search.EXAMPLES}[verb]
+    (shown,) = re.findall(rf"`(ipg {verb} --data colored_mnist [^`]+)`", said)
+    (told,) = re.findall(rf"(ipg {verb} --data colored_mnist (?:[^\n]*\\\n)*[^\n]*)", page(repo_root, name))
+    lines = [line.replace("\\\n", " ").replace(" --data-path mnist.npz", "") for line in (shown, told)]
+    settings = [set(re.findall(r"--[\w-]+(?: [^-\s]\S*)?", " ".join(line.split()))) for line in lines]
+    assert settings[0] == settings[1]
+    assert "--selection training_environments" in settings[0]
 
 
 def _linked(cell: str) -> list[str]:

@@ -98,12 +98,11 @@ def _facts(console: Console, kind: type[Method], found: Verdict, *, searched: bo
     from rich.table import Table
     from rich.text import Text
 
-    from ipg.experiments.search.space import describe
+    from ipg.experiments.search.space import told_of
     from ipg.methods.base import NEEDS
     from ipg.methods.citations import citation
 
-    space = "; ".join(f"{name} {describe(values)}" for name, values in kind.space.items())
-    facts = ({"search": space} if searched else {}) | {
+    facts = ({"search": told_of(kind.name)} if searched else {}) | {
         "needs": ", ".join(NEEDS[need] for need in sorted(kind.needs)) or "nothing but labels",
         "cost": f"{kind.cost} (plain training: 1)",
         "paper": citation(kind),

@@ -16,8 +16,8 @@ EXAMPLES = """
 
 `ipg search --pairs 40 --trials 20`: alpha, tau and margin of IPG on the embedded images
 
-`ipg search --data colored_mnist --data-path mnist.npz --pairs 1208 --every 1 --vary learning_rate --vary epochs`: as in
-the paper, 100 trials of TPE
+`ipg search --data colored_mnist --data-path mnist.npz --pairs 1208 --pair-batch 128 --every 1 --schedule constant
+--selection training_environments --vary learning_rate --vary epochs`: as in the paper, 100 trials of TPE
 
 `ipg search --method groupdro --data photos.csv --trials 6 --sampler random --seed 100`: six settings of a method's own
 space, the same on every machine

@@ -19,7 +19,7 @@ EXAMPLES = """
 `ipg train --method erm --output runs/plain`: plain training, to compare with
 
 `ipg train --data colored_mnist --data-path mnist.npz --pairs 1208 --alpha 0.5 --margin 0.08 --every 1 --pair-batch 128
---epochs 18 --learning-rate 1e-3 --schedule constant`: the paper's settings
+--epochs 18 --learning-rate 1e-3 --schedule constant --selection training_environments`: the paper's settings
 
 `ipg train --from runs/plain --data photos.csv --pairs pairs.csv --output runs/repaired`: repair a trained network
 

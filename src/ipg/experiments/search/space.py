@@ -14,7 +14,7 @@ from ipg.methods.options import option_defaults, parse_options
 from ipg.methods.space import Choice, LogUniform, Range, Uniform, Whole, ZeroOr
 from ipg.words import did_you_mean
 
-__all__ = ["COMMON", "configure", "describe", "ends", "gather_space", "warn_of_pace"]
+__all__ = ["COMMON", "configure", "describe", "ends", "gather_space", "told_of", "warn_of_pace"]
 
 COMMON: Mapping[str, Range] = {
     "learning_rate": LogUniform(1e-5, 1e-2),
@@ -104,6 +104,15 @@ def describe(range_: Range) -> str:
         case Whole(low, high):
             return f"{low} to {high}, whole"
     return f"{range_.low:g} to {range_.high:g}"
+
+
+def told_of(method: str) -> str:
+    """What a search looks at unless it is told otherwise, and how much wider with `--every 1`."""
+    usual, widest = gather_space(RunConfig(method=method)), gather_space(RunConfig(method=method, every=1))
+    return "; ".join(
+        f"{name} {describe(range_)}" + (f" ({describe(widest[name])} with --every 1)" if widest[name] != range_ else "")
+        for name, range_ in usual.items()
+    )
 
 
 def _paced(alpha: Range, base: RunConfig, space: Mapping[str, Range]) -> Range:
