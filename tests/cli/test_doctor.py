@@ -15,7 +15,9 @@ def test_a_healthy_run(ipg, bars: list[str]) -> None:
     assert max(map(len, done.out.splitlines())) <= 80
     assert "✓ nothing wrong found" in done.out
     row = json.loads(Path("healthy/metrics.jsonl").read_text().splitlines()[-1])
-    assert f"validation {100 * row['validation']['average']:.1f} %" in " ".join(done.out.split())
+    out, validation = " ".join(done.out.split()), row["validation"]
+    assert f"validation {100 * validation['average']:.1f} %" in out
+    assert f"worst group of the validation images {100 * validation['worst_group']:.1f} %" in out
 
 
 def test_runs_as_json(ipg, embedded_runs: Path) -> None:

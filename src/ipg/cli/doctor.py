@@ -96,7 +96,7 @@ def doctor(
             f"{label} {percent(values[key])} %"
             for key, label in (
                 ("validation", "validation"),
-                ("validation_worst_group", "worst group"),
+                ("validation_worst_group", "worst group of the validation images"),
                 ("pair_disagreement", "held-out pairs disagree"),
                 ("train_pair_disagreement", "training pairs disagree"),
             )
