@@ -12,9 +12,33 @@ def test_the_numbers_are_those_of_the_result(ipg, embedded_runs: Path) -> None:
     folder = str(embedded_runs / "guided")
     done = ipg("evaluate", folder, "--json")
     assert done.code == 0
-    assert json.loads(done.out) == {
-        folder: json.loads((embedded_runs / "guided" / "result.json").read_text())["metrics"]
-    }
+    (told,) = json.loads(done.out).values()
+    told.pop("intervals")
+    assert told == json.loads((embedded_runs / "guided" / "result.json").read_text())["metrics"]
+
+
+def test_every_share_has_its_interval_in_json_too(ipg, finished: Path) -> None:
+    from ipg.evaluation.statistics import wilson
+
+    (metrics,) = json.loads(ipg("evaluate", finished, "--json").out).values()
+    found = metrics["intervals"]
+    assert list(found) == ["average", "worst_group", "groups", "pair_disagreement"]
+    groups = {name: (group["share"], group["count"]) for name, group in found["groups"].items()}
+    assert groups == {name: (group["accuracy"], group["count"]) for name, group in metrics["groups"].items()}
+    assert found["average"]["count"] == sum(count for _, count in groups.values())
+    assert groups[found["worst_group"]["group"]] == (metrics["worst_group"], found["worst_group"]["count"])
+    assert found["pair_disagreement"]["count"] == 8
+    for name in ("average", "worst_group", "pair_disagreement"):
+        assert found[name]["share"] == metrics[name]
+    for one in (*(found[name] for name in ("average", "worst_group", "pair_disagreement")), *found["groups"].values()):
+        assert (one["low"], one["high"]) == wilson(round(one["share"] * one["count"]), one["count"])
+
+
+def test_what_was_not_measured_has_no_interval(ipg, bars: list[str]) -> None:
+    assert ipg("train", *bars, "--held-out-pairs", "0", "--output", "unpaired").code == 0
+    (metrics,) = json.loads(ipg("evaluate", "unpaired", "--json").out).values()
+    assert metrics["pair_disagreement"] is None
+    assert metrics["intervals"]["pair_disagreement"] == {"share": None, "low": None, "high": None, "count": 0}
 
 
 def test_runs_stand_side_by_side(ipg, embedded_runs: Path) -> None:

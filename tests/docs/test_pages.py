@@ -17,7 +17,8 @@ from ipg.benchmarks.rows import newest, read
 from ipg.cli import search, train
 from ipg.config import MARGIN, RunConfig
 from ipg.data import colored_mnist
-from ipg.data.load import DATASETS
+from ipg.data.load import DATASETS, load
+from ipg.evaluation.groups import evaluate
 from ipg.evaluation.selection import pairs
 from ipg.experiments.reproduce import list as reproduce_list
 from ipg.experiments.reproduce.headline import find_headlines
@@ -29,6 +30,8 @@ from ipg.guidance import Guidance
 from ipg.methods import METHODS, method_class
 from ipg.methods.options import option_defaults
 from ipg.methods.space import Uniform
+from ipg.models import build_model
+from ipg.training.folder import RunFolder
 
 
 def page(root: Path, name: str) -> str:
@@ -341,6 +344,15 @@ def test_the_papers_settings_are_the_same_in_the_help_and_on_the_page(repo_root:
     settings = [set(re.findall(r"--[\w-]+(?: [^-\s]\S*)?", " ".join(line.split()))) for line in lines]
     assert settings[0] == settings[1]
     assert "--selection training_environments" in settings[0]
+
+
+def test_the_page_on_runs_names_their_files_and_metrics(repo_root: Path) -> None:
+    text = section(page(repo_root, "export.md"), "What a run folder holds")
+    files = {value.name for value in vars(RunFolder(Path())).values() if value.name}
+    assert {row[0].strip("`") for row in table(text, "file")} == files
+    model = build_model("linear", channels=2, classes=2, size=14)
+    found = evaluate(model, load("colored_fashion").part("validation"))
+    assert {row[0].strip("`") for row in table(text, "key")} == {*found, "pair_disagreement"}
 
 
 def _linked(cell: str) -> list[str]:

@@ -21,10 +21,12 @@ from ipg.evaluation.groups import (
     evaluation_batch,
     group_metrics,
     guesses,
+    intervals,
     is_constant,
     logits,
     predict,
 )
+from ipg.evaluation.statistics import counted
 from ipg.models import build_model
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_state")
@@ -308,3 +310,23 @@ def test_a_network_that_guesses_is_told_by_the_mean_of_groups() -> None:
     assert guesses(told((0.4, 0.78, None), (50, 50, 0)), 2)
     assert not guesses(told((0.4, 0.78), (50, 50)), 3)
     assert not guesses({"group_mean": None, "groups": {}}, 2)
+
+
+def test_the_worst_of_groups_is_the_smallest_of_those_that_are_equally_bad() -> None:
+    accuracies = {"empty": (None, 0), "large": (0.5, 8), "small": (0.5, 2), "good": (1.0, 4)}
+    metrics = {"average": 9 / 14, "groups": {k: {"accuracy": a, "count": n} for k, (a, n) in accuracies.items()}}
+    found = intervals(metrics)
+    assert found["worst_group"] == {"group": "small", **counted(1, 2)}
+    assert found["average"] == counted(9, 14)
+    assert found["groups"] == {
+        "empty": counted(0, 0),
+        "large": counted(4, 8),
+        "small": counted(1, 2),
+        "good": counted(4, 4),
+    }
+
+
+def test_where_there_is_no_image_there_is_no_worst_group() -> None:
+    found = intervals({"average": None, "groups": {"empty": {"accuracy": None, "count": 0}}})
+    assert found["worst_group"] == {"group": None, **counted(0, 0)}
+    assert found["average"] == counted(0, 0)

@@ -162,7 +162,8 @@ def _evaluate_runs(runs: list[Path], split: str, data_path: str | None, device: 
         pairs[str(folder)] = len(run.materials.held_out or ())
         alike.setdefault((run.materials.table.name, run.images_of(split)), []).append(str(folder))
     if as_json:
-        typer.echo(json.dumps(measured, indent=2))
+        told = {spec: metrics | {"intervals": _intervals(metrics, pairs[spec])} for spec, metrics in measured.items()}
+        typer.echo(json.dumps(told, indent=2))
         return
     console = Console()
     for (name, _), folders in alike.items():
@@ -180,3 +181,12 @@ def _evaluate_runs(runs: list[Path], split: str, data_path: str | None, device: 
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _intervals(metrics: dict[str, Any], pairs: int) -> dict[str, Any]:
+    """Every share of a run with its interval and what it was counted on, as for a model on --data."""
+    from ipg.evaluation.groups import intervals
+    from ipg.evaluation.statistics import counted
+
+    disagreeing = round((metrics["pair_disagreement"] or 0) * pairs)
+    return intervals(metrics) | {"pair_disagreement": counted(disagreeing, pairs)}

@@ -25,9 +25,8 @@ from ipg.data.errors import DataError, ProblemsError
 from ipg.data.parallel import in_order
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
-from ipg.evaluation.groups import group_metrics, is_constant, logits_of, predict
+from ipg.evaluation.groups import group_metrics, intervals, is_constant, logits_of, predict
 from ipg.evaluation.pairs import pair_metrics
-from ipg.evaluation.statistics import counted
 from ipg.pairs.checks import class_number, problems_of
 from ipg.pairs.manifest import check_size
 from ipg.pairs.references import References
@@ -247,19 +246,8 @@ def _on_images(classifier: Classifier, table: ImageTable, split: str) -> dict[st
         raise DataError(f"{table.name} has no {split} image; name another --split")
     said = predict(classifier.model, classifier.seen(part.images)).cpu()
     found = group_metrics(said, part)
-    groups = {
-        name: counted(round((group["accuracy"] or 0) * group["count"]), group["count"])
-        for name, group in found["groups"].items()
-    }
-    worst = min((name for name in groups if groups[name]["count"]), key=lambda name: groups[name]["share"])
-    return {
-        "name": table.name,
-        "split": split,
-        "average": counted(int((said == part.label).sum()), len(part)),
-        "worst_group": {"group": worst, **groups[worst]},
-        "predicted_classes": found["predicted_classes"],
-        "groups": groups,
-    }
+    about = {"name": table.name, "split": split}
+    return about | intervals(found) | {"predicted_classes": found["predicted_classes"]}
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------

@@ -15,13 +15,13 @@ from ipg.comparison import is_compiled
 from ipg.data.table import ImageTable
 from ipg.evaluation.confidence import confidence_metrics
 from ipg.evaluation.parts import in_parts
-from ipg.evaluation.statistics import at_chance
+from ipg.evaluation.statistics import at_chance, counted
 from ipg.modes import unchanged
 from ipg.rationale import predicted_class
 
 __all__ = [
-    "evaluate", "evaluating", "evaluation_batch", "group_metrics", "guesses", "is_constant", "logits", "logits_of",
-    "metrics", "predict",
+    "evaluate", "evaluating", "evaluation_batch", "group_metrics", "guesses", "intervals", "is_constant", "logits",
+    "logits_of", "metrics", "predict",
 ]  # fmt: skip
 
 EVALUATION_BATCH = 256
@@ -141,6 +141,25 @@ def group_metrics(predictions: Tensor, table: ImageTable, *, training: ImageTabl
             for number, (share, count) in enumerate(by_environment)
             if count
         },
+    }
+
+
+def intervals(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The accuracies of `group_metrics` with their intervals: `average`, `worst_group` with its name, and `groups`.
+
+    Of groups that are equally bad the smallest is the worst: the least is known of it.
+    """
+    groups = {
+        name: counted(round((group["accuracy"] or 0) * group["count"]), group["count"])
+        for name, group in metrics["groups"].items()
+    }
+    seen = [name for name, group in groups.items() if group["count"]]
+    worst = min(seen, key=lambda name: (groups[name]["share"], groups[name]["count"]), default=None)
+    images = sum(group["count"] for group in groups.values())
+    return {
+        "average": counted(round((metrics["average"] or 0) * images), images),
+        "worst_group": {"group": worst, **(groups[worst] if worst is not None else counted(0, 0))},
+        "groups": groups,
     }
 
 
