@@ -516,7 +516,10 @@ def test_a_network_of_ones_own_needs_no_name_for_photographs() -> None:
         ({"model": net(channels=1)}, r"Net does not take images of shape \(3, 6, 6\)"),
         ({"pairs": repainted(stripes(), "validation", 8)}, "pairs must come from the train split"),
         ({"held_out": repainted(stripes(), "train", 8)}, "held_out must come from the validation split"),
-        ({"pairs": None}, "pairs cannot be made by swapping colours of images with 3 channels"),
+        (
+            {"pairs": None},
+            "cannot be made by swapping colours of images with 3 channels.* --data DATA ",
+        ),
         ({"pairs": repainted(stripes(), "train", 8).map(lambda x: x / 255)}, "pairs must hold uint8 images"),
         ({"pairs": repainted(stripes(), "train", 8).map(lambda x: x[..., :4])}, "pairs hold images of shape"),
         ({"device": "tpu"}, "device='tpu': expected one of auto, cpu, cuda, mps"),

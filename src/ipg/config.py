@@ -119,10 +119,11 @@ class RunConfig:
     """Weight the cross-entropy by the inverse frequency of the classes."""
 
     pairs: int | str = 40
-    """Training pairs, balanced over the groups that exist: how many to make (a few dozen are often enough), or the
-    folder or manifest of pairs you have (`ipg pairs` makes one)."""
+    """Training pairs: how many to make (a few dozen are often enough), for data in two colours (colored_fashion,
+    colored_mnist); for all other data their folder or manifest (`ipg pairs build` makes it)."""
     pair_builder: str = "recolored"
-    """How pairs are made: recolored (the same image in the other colour), random or closest (two similar images)."""
+    """How pairs are made where --pairs is a number: recolored (the same image in the other colour), random (any two of
+    one label whose attributes differ, in any data) or closest (two similar ones)."""
     pair_batch: int = 32
     """Pairs per correction."""
     held_out_pairs: int = 200

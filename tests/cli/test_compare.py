@@ -149,7 +149,7 @@ def test_nothing_to_show_when_all_fail(ipg, assert_refused, bars: list[str], mon
 def test_what_cannot_be_is_refused_before_anything_is_made(assert_refused, bars: list[str], tmp_path: Path) -> None:
     options = [*bars, "--pairs", "0", "--methods", "erm,ipg,joint", "--output", "here"]
     says = (
-        "ipg: ipg, joint: each is guided by pairs and there are none",
+        "ipg: methods ipg, joint: each is guided by pairs and there are none",
         "ipg: the other can be trained: --methods erm",
     )
     text = assert_refused("compare", *options, says=says)
@@ -210,7 +210,7 @@ def test_your_own_images_with_and_without_groups(ipg, assert_refused, photos: Pa
     done = ipg("compare", "--data", "plain.csv", *common, "--methods", ",".join(["erm", *many]))
     assert done.code == 2
     *problems, others = done.err.splitlines()  # all of them, for each has a reason of its own
-    assert [line.split(":")[1].strip() for line in problems] == many
+    assert [line.split(":")[1].strip() for line in problems] == [f"method {name}" for name in many]
     assert others == "ipg: the other can be trained: --methods erm"
     done = ipg("compare", "--data", "plain.csv", *common, "--methods", "erm,ipg", "--output", "classes")
     assert done.code == 0, done

@@ -293,3 +293,16 @@ def test_a_refit_is_not_called_an_epoch(ipg, bars: list[str]) -> None:
     assert done.code == 0, done
     assert "after epoch 1 and a refit (kept by rule: last)" in " ".join(done.out.split())
     assert "eva_e, finished, 1 of 1 epochs" in ipg("doctor", "run").out
+
+
+def test_photographs_need_a_folder_of_pairs_and_the_error_says_how_to_make_one(
+    assert_refused, photos: Path, tmp_path: Path
+) -> None:
+    data = photos / "photos.csv"
+    made = f"ipg pairs build background --data {data} --size 16 --masks MASKS --count 40 --output pairs"
+    line = ("--data", data, "--size", "16")
+    says = ("ipg: method 'ipg' needs pairs, ", "with 3 channels", f"e.g. {made}; or")
+    assert_refused("train", *line, "--output", tmp_path / "run", says=says)
+    assert_refused(*made.split()[1:], says=("MASKS",))  # all that is left to say
+    says = ("ipg: methods ipg, joint: each needs pairs, ", made, "--methods erm")
+    assert_refused("compare", *line, "--methods", "ipg,joint,erm", "--output", tmp_path / "compared", says=says)

@@ -64,7 +64,7 @@ def test_settings_for_one_method_that_cannot_be(config: RunConfig) -> None:
         )
     problems = caught.value.problems
     assert problems[0] == "method 'erm' has no option 'size'; it has none"  # images are the same for all
-    assert [problem.partition("=")[0] for problem in problems[1:]] == ["ipg: alpha", "ipg: every"]
+    assert [problem.partition("=")[0] for problem in problems[1:]] == ["method ipg: alpha", "method ipg: every"]
 
 
 def test_other_settings_for_one_method_are_other_settings(config: RunConfig, tmp_path: Path) -> None:
@@ -139,8 +139,10 @@ def test_every_method_that_cannot_be_is_named_and_nothing_is_trained(
     with pytest.raises(UnfitError) as caught:
         examine(comparison(config.with_changes(pairs=0), methods, [0], {}))
     *problems, others = caught.value.problems
-    assert [problem.partition(":")[0] for problem in problems] == ["groupdro", "irm", "dfr", "ipg"]
-    assert problems[0].startswith("groupdro: needs training images whose attribute is known")
+    assert [problem.partition(":")[0] for problem in problems] == [
+        f"method {name}" for name in ("groupdro", "irm", "dfr", "ipg")
+    ]
+    assert problems[0].startswith("method groupdro: needs training images whose attribute is known")
     assert "there are none: give --pairs a number above 0" in problems[3]
     assert others == "the others can be trained: --methods erm,jtt"
 
@@ -156,9 +158,12 @@ def test_a_reason_that_several_methods_have_is_said_once(
         return caught.value.problems
 
     problems = refused("rwg", "irm", "subg", "erm", "coral")
-    assert [problem.partition(" needs ")[0] for problem in problems[:2]] == ["rwg, subg: each", "irm, coral: each"]
+    assert [problem.partition(" needs ")[0] for problem in problems[:2]] == [
+        "methods rwg, subg: each",
+        "methods irm, coral: each",
+    ]
     assert problems[2:] == ["the other can be trained: --methods erm"]
-    assert refused("rwg", "subg")[0].startswith("rwg, subg: each needs training images")
+    assert refused("rwg", "subg")[0].startswith("methods rwg, subg: each needs training images")
     (problem,) = refused("erm", "rwg", "ipg", pairs="nowhere")
     assert problem.startswith("there are no pairs at nowhere")
 
@@ -167,7 +172,7 @@ def test_what_a_method_asks_for_by_an_option_is_said_as_a_comparison_takes_it(co
     with pytest.raises(ConfigError) as caught:
         examine(comparison(config, ["erm", "gals"], [0], {}))
     problem, others = caught.value.problems
-    assert problem.startswith("gals: needs maps of where CLIP looks")
+    assert problem.startswith("method gals: needs maps of where CLIP looks")
     assert "name CLIP's weights with -o gals.clip=FILE, or" in problem
     assert others == "the other can be trained: --methods erm"
 
@@ -187,9 +192,9 @@ def test_what_methods_say_of_their_runs(config: RunConfig) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"selection": "pairs", "held_out_pairs": 0}, "erm: selection='pairs' needs held-out pairs"),
+        ({"selection": "pairs", "held_out_pairs": 0}, "method erm: selection='pairs' needs held-out pairs"),
         ({"engine": "captured", "device": "cpu"}, "engine='captured' is for a single CUDA GPU"),
-        ({"model": "resnet999"}, "erm: .*resnet999"),
+        ({"model": "resnet999"}, "method erm: .*resnet999"),
     ],
 )
 def test_settings_that_cannot_be(config: RunConfig, changes: dict[str, Any], message: str) -> None:

@@ -27,8 +27,8 @@ not searched for
 
 `ipg search --config run.toml --workers 4 --prune`: four processes; trials behind the median are stopped
 
-`ipg search --data waterbirds100 --storage postgresql://ipg@db.example/searches`: many machines, the same command on
-each
+`ipg search --data waterbirds100 --data-path data --pairs pairs --storage postgresql://ipg@db.example/searches`: many
+machines, the same command on each
 
 **Afterwards** `ipg train --config searches/NAME/best.toml` trains with what was found. The same command again
 continues a search that was stopped (with `--resume` it never starts a new one by mistake); a larger `--trials` adds to

@@ -106,7 +106,7 @@ def comparison(
         try:
             configs[name] = _configured(config, name, options.get(name, {}))
         except ConfigError as error:
-            problems += [f"{name}: {problem}" for problem in error.problems]
+            problems += [f"method {name}: {problem}" for problem in error.problems]
         except ValueError as error:
             problems.append(str(error))
     if problems:
@@ -311,7 +311,8 @@ def _told(refused: Mapping[str, Sequence[str]], methods: Sequence[str]) -> Itera
         if len(named) == len(methods) > 1 and not reason.startswith(METHOD):
             yield reason
         else:
-            yield f"{', '.join(named)}: {reason if len(named) > 1 else reason.removeprefix(METHOD)}"
+            who = f"method{'s' if len(named) > 1 else ''} {', '.join(named)}"
+            yield f"{who}: {reason if len(named) > 1 else reason.removeprefix(METHOD)}"
     others = [name for name in methods if all(name not in named for named in refused.values())]
     if others:
         yield f"the other{'s' if len(others) > 1 else ''} can be trained: --methods {','.join(others)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -226,9 +227,9 @@ def _pairs(config: RunConfig, table: ImageTable, wanted: Mapping[str, int]) -> d
     if config.pair_builder == "recolored" and table.images.shape[1] != 2:
         if "train" in counts:
             raise ValueError(
-                f"{table.name}: {config.method} needs pairs; pairs cannot be made by swapping colours of images with "
-                f"{table.images.shape[1]} channels; make them with `ipg pairs build` and give their folder as --pairs, "
-                f"or in Python pairs=ipg.Pairs(first, second, label)"
+                f"method {config.method!r} needs pairs, which cannot be made by swapping colours of images with "
+                f"{table.images.shape[1]} channels: make a folder of them and give it as --pairs, e.g. "
+                f"{_builds(config)}; or in Python pairs=ipg.Pairs(first, second, label)"
             )
         return {}  # plain training, and nothing to measure disagreement on
     known = _oracle_features(config, table, list(counts)) if counts and config.pair_builder == "closest" else {}
@@ -243,6 +244,17 @@ def _pairs(config: RunConfig, table: ImageTable, wanted: Mapping[str, int]) -> d
         )
         for split, count in counts.items()
     }
+
+
+def _builds(config: RunConfig) -> str:
+    """The command that makes a folder of pairs of the data that `config` names."""
+    plain = RunConfig()
+    data = "DATA" if config.data == plain.data else config.data  # whose images are others than the caller's
+    names = ("data_path", "size", "split_seed", "path_column", "label_column", "attribute_column")
+    differing = [name for name in names if getattr(config, name) != getattr(plain, name)]
+    given = [text for name in differing for text in (f"--{name.replace('_', '-')}", str(getattr(config, name)))]
+    words = ["--data", data, *given, "--masks", "MASKS", "--count", str(config.pairs), "--output", "pairs"]
+    return shlex.join(["ipg", "pairs", "build", "background", *words])
 
 
 def _oracle_features(config: RunConfig, table: ImageTable, splits: Sequence[str]) -> dict[str, Tensor]:
