@@ -75,7 +75,8 @@ class RunConfig:
     ones."""
     start: str | None = None
     """Trained network to continue from, with its head: the folder of a run, a file of weights, or timm:…,
-    torchvision:…, hf:…, python:… (docs/models.md). Replaces --model and --weights."""
+    torchvision:…, hf:…, python:… (docs/models.md). Replaces --weights, and --model as well unless it is a file of bare
+    weights, which does not name its network."""
     normalization: str | None = None
     """Mean and spread its weights expect: imagenet, half, none or M,M,M/S,S,S; by default what the weights say."""
     masks: str | None = None
@@ -123,7 +124,7 @@ class RunConfig:
     colored_mnist); for all other data their folder or manifest (`ipg pairs build` makes it)."""
     pair_builder: str = "recolored"
     """How pairs are made where --pairs is a number: recolored (the same image in the other colour), random (any two of
-    one label whose attributes differ, in any data) or closest (two similar ones)."""
+    one label whose attributes differ, of any data) or closest (two similar ones)."""
     pair_batch: int = 32
     """Pairs per correction."""
     held_out_pairs: int = 200

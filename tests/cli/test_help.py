@@ -69,6 +69,14 @@ def test_the_verbs_are_those_tested_here() -> None:
     assert sorted(leaves(ROOT)) == sorted(VERBS)
 
 
+@pytest.mark.parametrize(("group", "what"), [("data", "data sets."), ("pairs", "invariance pairs.")])
+def test_the_help_of_a_group_names_its_verbs(group: str, what: str) -> None:
+    command, _, _ = command_of([group])
+    assert command.help.endswith(what)
+    told = re.findall(r"\w+", command.help.removesuffix(what).lower())
+    assert set(told) - {"and"} == set(command.commands)
+
+
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_an_example(ipg, verb: str, flag: str) -> None:

@@ -231,7 +231,7 @@ def test_what_ipg_predict_wrote_may_be_asked(ipg, assert_refused, shapes: tuple[
     assert {row["status"] for row in read("pairs/manifest.csv")} == {""}
 
 
-def test_counterparts_and_matches(ipg, shapes: tuple[str, ...]) -> None:
+def test_counterparts_and_matches(ipg, assert_refused, shapes: tuple[str, ...]) -> None:
     names = [row["path"] for row in read("shapes/labels.csv") if row["split"] == "train"][:4]
     Path("counterparts").mkdir()
     for number, name in enumerate(names):
@@ -245,8 +245,13 @@ def test_counterparts_and_matches(ipg, shapes: tuple[str, ...]) -> None:
     np.save("f.npy", np.random.default_rng(0).normal(size=(36, 4)))
     attributes = ["image,Round", *(f"images/{n:02d}.png,{n % 3 % 2}" for n in range(36))]
     Path("attributes.csv").write_text("\n".join(attributes))
-    both = ("--features", "f.npy", "--attributes", "attributes.csv", "--weight", "2")
-    assert ipg("pairs", "build", "matched", *shapes, *options, *both, "--output", "c").code == 0
+    both = ("--features", "f.npy", "--attributes", "attributes.csv", "--attribute-weight", "2")
+    matched = ("pairs", "build", "matched", *shapes, *options)
+    assert ipg(*matched, *both, "--output", "c").code == 0
+    assert ipg(*matched, *both[:-2], "--weight", "2", "--output", "c").code == 0  # by its other name, the same pairs
+    assert_refused(*matched, *both[:-2], "--weight", "3", "--output", "c", says=("weight",))
+    weighed = ("pairs", "build", "random", *shapes, *options, *both[-2:], "--output", "x")
+    assert_refused(*weighed, says=("--attribute-weight is for matched pairs",))
     assert ipg("pairs", "build", "matched", *shapes, *options, *both[2:4], "--output", "d").code == 0
     torch.manual_seed(0)
     save_weights("w.safetensors", build_small("small_cnn", channels=3, classes=2))

@@ -171,6 +171,8 @@ def test_a_run_that_knows_other_images_as_training_images_is_refused(plain: Path
 def test_files_of_weights_do_as_well(plain: Path, tmp_path: Path) -> None:
     save_weights(tmp_path / "named.safetensors", load_model(plain))
     torch.save(load_model(plain).state_dict(), tmp_path / "bare.pth")
+    with pytest.raises(ValueError, match=r"which network it is of; name it, as in timm:\S+, or with --model, e\.g\."):
+        gather(config(start=str(tmp_path / "bare.pth")))
     for settings in ({"start": "named.safetensors"}, {"start": "bare.pth", "model": "small_cnn"}):
         given = {**settings, "start": str(tmp_path / settings["start"])}
         found = gather(config(**given)).model.state_dict()

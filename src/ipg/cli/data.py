@@ -14,7 +14,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode="markdown",
-    help="List, fetch, prepare and check data sets.",
+    help="List, fetch, prepare, check and cache data sets.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

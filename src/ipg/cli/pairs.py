@@ -16,7 +16,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode="markdown",
-    help="Build, show, audit, judge and merge invariance pairs.",
+    help="Build, show, audit, reject, accept and merge invariance pairs.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

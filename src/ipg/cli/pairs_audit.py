@@ -73,7 +73,8 @@ def audit(
     kept: Annotated[float, typer.Option(help="Largest distance, 1 - SSIM, where members should agree.")] = 0.45,
     changed: Annotated[float, typer.Option(help="Smallest distance, 1 - SSIM, where members should differ.")] = 0.1,
     features: Annotated[
-        float, typer.Option(help="Largest distance in features, as a share of that between strangers.")
+        float,
+        typer.Option(help="Largest distance in features, as a share of that between strangers; no file, as in build."),
     ] = 1.0,
     others: Annotated[float, typer.Option(help="Largest share of further attributes that may differ.")] = 0.25,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; leave the manifest as it is.")] = False,

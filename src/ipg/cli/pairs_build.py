@@ -57,6 +57,8 @@ OWN = {
     "edited": ("model", "prompts", "per_group", "candidates", "side", "steps", "device"),
 }
 """Options that belong to one builder."""
+FLAGS = {"weight": "attribute-weight"}
+"""What options are called whose name is another, by which `build.json` knows them."""
 
 
 def build(
@@ -123,7 +125,12 @@ def build(
     ] = None,
     weight: Annotated[
         float | None,
-        typer.Option(help="How much these count, against the features. [default: 1]", rich_help_panel="matched"),
+        typer.Option(
+            "--attribute-weight",
+            "--weight",
+            help="How much these count, against the features. [default: 1]",
+            rich_help_panel="matched",
+        ),
     ] = None,
     model: Annotated[
         str | None,
@@ -152,8 +159,8 @@ def build(
     """Make pairs that differ only in the shortcut: a manifest, and beside it the images made for it.
 
     counterparts: your own, from a table. background: cut out and pasted, by masks. matched: two images of one label
-    that are nearest in features. random: any two of one label. recolored: the two colours swapped. edited: changed by
-    an image model.
+    whose attributes differ, as near in features as can be. random: any two of one label whose attributes differ.
+    recolored: the two colours swapped. edited: changed by an image model.
     """
     given = {
         **{"table": table, "images": images, "masks": masks, "keep": keep, "traces": traces, "features": features},
@@ -224,7 +231,9 @@ def _check(builder: str, own: dict[str, Any], count: int | None, split: str) -> 
     problems = []
     for name in own:
         if (home := next(key for key, names in OWN.items() if name in names)) != builder:
-            problems.append(f"--{name.replace('_', '-')} is for {home} pairs; {builder} pairs take none")
+            problems.append(
+                f"--{FLAGS.get(name, name.replace('_', '-'))} is for {home} pairs; {builder} pairs take none"
+            )
     needed = {"counterparts": "table", "background": "masks"}.get(builder)
     if needed is not None and needed not in own:
         problems.append(f"{builder} pairs need --{needed}; see `ipg pairs build --help`")

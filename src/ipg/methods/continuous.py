@@ -25,7 +25,7 @@ class Continuous(Ipg):
     """IPG that always rescales."""
 
     name: ClassVar[str] = "continuous"
-    summary: ClassVar[str] = "IPG with the condition never met (tau 0): an ablation of the paper."
+    summary: ClassVar[str] = "IPG with tau fixed at 0, its default: every task update is rescaled. An ablation."
     space: ClassVar[Mapping[str, Range]] = {name: Ipg.space[name] for name in ("alpha", "margin")}
 
     def build_guide(self, setup: Setup) -> Guidance:

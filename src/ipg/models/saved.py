@@ -15,7 +15,11 @@ from ipg.models.libraries import from_hugging_face, from_torchvision
 from ipg.models.small import MODELS, SmallNet, rebuild_small
 from ipg.models.weights import Weights, read_weights
 
-__all__ = ["from_path"]
+__all__ = ["UnnamedError", "from_path"]
+
+
+class UnnamedError(ValueError):
+    """A file of weights that names no network."""
 
 
 def from_path(path: Path, normalization: str | None) -> nn.Module:
@@ -38,7 +42,7 @@ def from_path(path: Path, normalization: str | None) -> nn.Module:
                 raise ValueError(
                     f"{path} does not say which network it is of; the run does that it lies in: name {path.parent}"
                 )
-            raise ValueError(f"{path} does not say which network it is of; name it, as in timm:resnet50@{path}")
+            raise UnnamedError(f"{path} does not say which network it is of; name it, as in timm:resnet50@{path}")
     if name is None or name in MODELS:
         return _small(read, name)
     if is_explainable(name):

@@ -17,6 +17,7 @@ from ipg.models import MODELS, ImageModel, build_model, freeze, load_model
 from ipg.models.bcos import BcosNet
 from ipg.models.explainable import is_explainable
 from ipg.models.fitting import load_weights
+from ipg.models.saved import UnnamedError
 from ipg.models.small import SmallNet
 from ipg.models.weights import read_weights
 from ipg.rationale import find_head
@@ -132,7 +133,10 @@ def network_name(config: RunConfig, model: nn.Module) -> str | None:
 def _load(config: RunConfig, start: str, images: Tensor, *, classes: int) -> nn.Module:
     name = config.model
     if name is None or not Path(start).is_file():
-        model = load_model(start, normalization=config.normalization)
+        try:
+            model = load_model(start, normalization=config.normalization)
+        except UnnamedError as error:
+            raise ValueError(f"{error}, or with --model, e.g. --model resnet50") from None
         found = model.name if isinstance(model, ImageModel | SmallNet) else name
         if name is not None and found != name:
             raise ValueError(f"{start} is a {found}, not a {name}: leave --model out")
