@@ -131,10 +131,12 @@ class RunConfig:
     """Pairs made from validation images, to measure disagreement on; never trained on. If --pairs is a file, its
     pairs of the validation split are used, up to this many."""
     alpha: float = 0.1
-    """Length of the task gradient as a share of the correction's. Raise it only when the task signal is weak."""
+    """Length of the task gradient, as a share of the correction's, while the condition is violated (see tau). Raise it
+    only when the task signal is weak: when the training loss hardly falls."""
     tau: float = 0.0
-    """Share of disagreeing pairs from which the condition is violated; 0 means always. The paper raises it when pairs
-    may mislead; in our runs that did not help."""
+    """The condition is that fewer than this share of pairs disagree, i.e. get two answers. While it is violated, with 0
+    always, alpha sets the length of the task gradient; while it is met, the gradient is only clipped. The paper raises
+    tau when pairs may mislead; in our runs that did not help."""
     margin: str = "auto"
     """Distance kept between classes: a number as in the paper, a multiple of the first mean distance such as 0.5x, or
     auto: 0.85x."""
