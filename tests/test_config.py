@@ -92,6 +92,10 @@ def test_the_last_batch_of_an_epoch_may_be_smaller(images: int, steps: int | Non
         ("leraning_rate", "unknown key 'leraning_rate'; did you mean learning_rate?"),
         ("pair-batch", "unknown key 'pair-batch'; did you mean pair_batch?"),
         ("lr", "unknown key 'lr'; did you mean learning_rate?"),
+        ("from", "unknown key 'from'; did you mean start?"),
+        ("batch_size", "unknown key 'batch_size'; did you mean batch?"),
+        ("option", "unknown key 'option'; did you mean options?"),
+        ("output", "unknown key 'output'; the folder of a run is --output on the command line and folder= in ipg.fit"),
         ("zzz", "unknown key 'zzz'"),
     ],
 )

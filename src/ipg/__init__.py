@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from ipg.guidance import Pairs as Pairs
     from ipg.notebook import Run as Run
     from ipg.notebook import fit as fit
+    from ipg.pairs.manifest import load_pairs as load_pairs
     from ipg.pairs.pairset import PairSampler as PairSampler
     from ipg.pairs.pairset import PairSet as PairSet
     from ipg.rationale import rationale as rationale
 
-__all__ = ["Guidance", "PairSampler", "PairSet", "Pairs", "Run", "fit", "rationale"]
+__all__ = ["Guidance", "PairSampler", "PairSet", "Pairs", "Run", "fit", "load_pairs", "rationale"]
 
 __version__: str
 
@@ -28,6 +29,7 @@ _HOME = {
     "PairSet": "ipg.pairs.pairset",
     "Run": "ipg.notebook",
     "fit": "ipg.notebook",
+    "load_pairs": "ipg.pairs.manifest",
     "rationale": "ipg.rationale",
 }
 """The module each public name lives in."""

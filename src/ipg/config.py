@@ -256,7 +256,7 @@ class RunConfig:
         problems: list[str] = []
         for name in values:
             if name not in names:
-                hint = did_you_mean(ELSEWHERE.get(name, name), names)
+                hint = NO_SETTINGS.get(name) or did_you_mean(ELSEWHERE.get(name, name), names)
                 problems.append(f"unknown key {name!r}" + (f"; {hint}" if hint else ""))
         try:
             config = replace(base or cls(), **{name: value for name, value in values.items() if name in names})
@@ -267,8 +267,10 @@ class RunConfig:
         return config
 
 
-ELSEWHERE = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch", "amp": "precision"}
-"""What settings are often called elsewhere."""
+ELSEWHERE = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch", "amp": "precision", "from": "start"}
+"""What settings are often called elsewhere, or on the command line."""
+NO_SETTINGS = {"output": "the folder of a run is --output on the command line and folder= in ipg.fit"}
+"""What is often taken for a setting."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": ("constant", "cosine", "step"),
