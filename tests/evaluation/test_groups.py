@@ -312,11 +312,11 @@ def test_a_network_that_guesses_is_told_by_the_mean_of_groups() -> None:
     assert not guesses({"group_mean": None, "groups": {}}, 2)
 
 
-def test_the_worst_of_groups_is_the_smallest_of_those_that_are_equally_bad() -> None:
+def test_shares_of_groups_stand_with_their_intervals_and_the_worst_with_its_name() -> None:
     accuracies = {"empty": (None, 0), "large": (0.5, 8), "small": (0.5, 2), "good": (1.0, 4)}
     metrics = {"average": 9 / 14, "groups": {k: {"accuracy": a, "count": n} for k, (a, n) in accuracies.items()}}
     found = intervals(metrics)
-    assert found["worst_group"] == {"group": "small", **counted(1, 2)}
+    assert found["worst_group"] == {"group": "large", **counted(4, 8)}
     assert found["average"] == counted(9, 14)
     assert found["groups"] == {
         "empty": counted(0, 0),

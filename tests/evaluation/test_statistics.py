@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ipg.evaluation.statistics import Interval, at_chance, counted, difference, wilson
+from ipg.evaluation.statistics import Interval, at_chance, counted, difference, lowest, wilson
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,24 @@ def test_guessing_is_within_two_standard_errors_of_chance() -> None:
     assert [at_chance(share, 2, 100) for share in (0.39, 0.41, 0.5, 0.59, 0.61)] == [False, True, True, True, False]
     assert [at_chance(share, 3, 100) for share in (0.42, 0.43, 0.5)] == [True, False, False]
     assert not at_chance(0.59, 2, 1000)
+
+
+@pytest.mark.parametrize(
+    ("shares", "place"),
+    [
+        ([(0.9, 10), (0.4, 10), (0.5, 2)], 1),
+        ([(0.0, 2), (0.0, 60), (1.0, 9)], 1),  # 60 of 60 wrong say more than 2 of 2
+        ([(1.0, 60), (1.0, 2)], 1),  # 2 of 2 right say less than 60 of 60
+        ([(0.5, 8), (0.5, 8)], 0),
+        ([(None, 0), (0.3, 0), (0.7, 5)], 2),
+        ([(None, 0)], None),
+        ([], None),
+    ],
+)
+def test_the_lowest_share_is_of_equal_ones_that_of_the_lowest_interval(
+    shares: list[tuple[float | None, int]], place: int | None
+) -> None:
+    assert lowest(shares) == place
 
 
 def test_what_results_hold() -> None:

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from ipg.cli.errors import printable
 from ipg.config import RunConfig
-from ipg.evaluation.statistics import wilson
+from ipg.evaluation.statistics import lowest, wilson
 from ipg.models.explainable import is_explainable
 from ipg.training.device import resolve_device, resolve_precision
 from ipg.training.listeners import Listener
@@ -310,6 +310,6 @@ def _images(metrics: Mapping[str, Any]) -> int:
 
 
 def _worst_images(metrics: Mapping[str, Any]) -> int:
-    """How many images the worst group has; of several that are equally bad, the fewest."""
-    worst, groups = metrics.get("worst_group"), metrics.get("groups", {}).values()
-    return min((group["count"] for group in groups if group["count"] and group["accuracy"] == worst), default=0)
+    """How many images the worst group has."""
+    groups = [(group["accuracy"], group["count"]) for group in metrics.get("groups", {}).values()]
+    return 0 if (place := lowest(groups)) is None else groups[place][1]

@@ -15,7 +15,7 @@ from ipg.comparison import is_compiled
 from ipg.data.table import ImageTable
 from ipg.evaluation.confidence import confidence_metrics
 from ipg.evaluation.parts import in_parts
-from ipg.evaluation.statistics import at_chance, counted
+from ipg.evaluation.statistics import at_chance, counted, lowest
 from ipg.modes import unchanged
 from ipg.rationale import predicted_class
 
@@ -145,16 +145,13 @@ def group_metrics(predictions: Tensor, table: ImageTable, *, training: ImageTabl
 
 
 def intervals(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The accuracies of `group_metrics` with their intervals: `average`, `worst_group` with its name, and `groups`.
-
-    Of groups that are equally bad the smallest is the worst: the least is known of it.
-    """
+    """The accuracies of `group_metrics` with their intervals: `average`, `worst_group` with its name, and `groups`."""
     groups = {
         name: counted(round((group["accuracy"] or 0) * group["count"]), group["count"])
         for name, group in metrics["groups"].items()
     }
-    seen = [name for name, group in groups.items() if group["count"]]
-    worst = min(seen, key=lambda name: (groups[name]["share"], groups[name]["count"]), default=None)
+    place = lowest((group["share"], group["count"]) for group in groups.values())
+    worst = None if place is None else [*groups][place]
     images = sum(group["count"] for group in groups.values())
     return {
         "average": counted(round((metrics["average"] or 0) * images), images),

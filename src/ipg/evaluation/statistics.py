@@ -9,10 +9,11 @@ where few images were counted, or all of them right.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-__all__ = ["CONFIDENCE", "Interval", "at_chance", "counted", "difference", "wilson"]
+__all__ = ["CONFIDENCE", "Interval", "at_chance", "counted", "difference", "lowest", "wilson"]
 
 CONFIDENCE = 0.95
 """How often such an interval holds the true value."""
@@ -54,6 +55,22 @@ def at_chance(accuracy: float, classes: int, images: float) -> bool:
     """Whether an accuracy on so many images is what guessing gives, within two standard errors."""
     chance = 1 / classes
     return abs(accuracy - chance) <= 2 * math.sqrt(chance * (1 - chance) / images)
+
+
+def lowest(shares: Iterable[tuple[float | None, int]]) -> int | None:
+    """Which of several shares, each with its count, is the lowest; None where nothing was counted.
+
+    Of equal ones it is the one whose interval ends lowest, then the one whose interval begins lowest: where several are
+    0 that is the one of most, where several are 1 the one of fewest.
+    """
+
+    def rank(place: int) -> tuple[float, float, float]:
+        share, count = known[place]
+        low, high = wilson(round(share * count), count)
+        return share, high, low
+
+    known = {place: (share, count) for place, (share, count) in enumerate(shares) if share is not None and count}
+    return min(known, key=rank, default=None)
 
 
 def counted(hits: int, total: int) -> dict[str, Any]:

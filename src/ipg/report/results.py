@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ipg.evaluation.statistics import Interval, difference
+from ipg.evaluation.statistics import Interval, difference, lowest
 from ipg.report.figures import Bars
 from ipg.report.settings import duration, seconds
 from ipg.report.views import RunView, number, percent, share_interval, span
@@ -138,6 +138,5 @@ def _gap(bars: Bars, row: int) -> Cell:
 
 
 def worst_block(bars: Bars, row: int) -> int | None:
-    """The block in which a run does worst; of several the one of most images, which tells most."""
-    known = [(share, -(bars.counts[b] or 0), b) for b, share in enumerate(bars.shares[row]) if share is not None]
-    return min(known)[2] if known else None
+    """The block in which a run does worst."""
+    return lowest((share, count or 0) for share, count in zip(bars.shares[row], bars.counts, strict=True))
