@@ -119,7 +119,7 @@ def test_plain_training_needs_no_pairs(config: RunConfig) -> None:
     made = gather(config.with_changes(method="erm", pairs=40))
     assert made.pairs is None
     assert made.held_out is None
-    with pytest.raises(ValueError, match=r"channels; make them with `ipg pairs build` and give their folder"):
+    with pytest.raises(ValueError, match=r"with 3 channels: .* e\.g\. ipg pairs build background"):
         gather(config.with_changes(pairs=40))
 
 
