@@ -10,7 +10,7 @@ from experiments.reproduction_rows import SMALL, keep, row
 from experiments.table_rows import DRAWS_THE_SAME
 
 from ipg.experiments.reproduce import plan as reproduce_plan
-from ipg.experiments.reproduce.figures import drawings_of
+from ipg.experiments.reproduce.figures import drawings_of, search_drawings
 from ipg.experiments.reproduce.page import filled, filled_page
 from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.reproduce.rows import measure
@@ -87,6 +87,16 @@ def test_an_overview_tells_of_each_claim_whether_it_holds(small: Path) -> None:
     assert line().endswith("| 2 of 3 settings, 1 to 2 seeds |")
     with pytest.raises(ValueError, match="<!-- /overview -->"):
         filled("<!-- overview -->\n", small / "results")
+
+
+def test_an_overview_counts_the_searches_that_came_to_their_end(tmp_path: Path) -> None:
+    for dataset, trials in (("colored_mnist", 100), ("waterbirds100", 8)):
+        (home := tmp_path / "hyperparameters" / dataset).mkdir(parents=True)
+        best = f"# ipg on {dataset}: the best of {trials} trials of `ipg search`.\n# Best: trial 5, 73.12 % (x).\n"
+        (home / "best.toml").write_text(f"{best}alpha = 0.3\n", encoding="utf-8")
+    name = "hyperparameters"
+    markers = f"<!-- overview -->\n<!-- /overview -->\n<!-- reproduce:{name} -->\n<!-- /reproduce:{name} -->\n"
+    assert filled(markers, tmp_path).text.splitlines()[3].endswith("| 1 of 4 data sets searched |")
 
 
 def test_the_projects_own_overview_leads_to_its_headings(repo_root: Path) -> None:
@@ -188,6 +198,8 @@ def test_a_page_shows_what_a_search_found_once_there_are_trials_enough(tmp_path:
     home.mkdir(parents=True)
     rows = [
         {
+            "number": i - 1,
+            "state": "complete",
             "value": 0.1 + 0.06 * i,
             "hardware": "a machine",
             "versions": {"python": "3.99", "torch": "9.9"},
@@ -209,6 +221,28 @@ def test_a_page_shows_what_a_search_found_once_there_are_trials_enough(tmp_path:
     assert "a machine; torch 9.9, Python 3.99; commit `0123456`." in found.text
     assert ">epochs on ColoredMNIST<" in found.figures["hyperparameters-colored_mnist-epochs.svg"]
     assert set(found.figures) == {line.partition("results/")[2].rstrip(")") for line in shown}
+
+
+def test_the_best_in_the_figures_of_a_search_is_that_of_its_table(tmp_path: Path) -> None:
+    """Of equal values that with the higher mean of groups, and none that was given up."""
+    (home := tmp_path / "waterbirds100").mkdir()
+    source = {"hardware": "a machine", "versions": {"torch": "9.9"}, "commit": "0123456789abcdef", "date": "2026-01-01"}
+    ended = [("complete", 0.7, 0.8), ("complete", 0.7, 0.9), ("pruned", 0.8, 0.9), *[("complete", 0.5, 0.5)] * 7]
+    rows = [
+        {
+            **{"number": number, "state": state, "value": value, "group_mean": mean, **source},
+            "config": {"alpha": 0.1 * number, "tau": 0.0, "margin": "0.08", "learning_rate": 1e-3, "epochs": number},
+        }
+        for number, (state, value, mean) in enumerate(ended)
+    ]
+    write_jsonl(home / "trials.jsonl", rows)
+    drawings = search_drawings(load_reproduction("hyperparameters"), tmp_path)
+    assert drawings["hyperparameters-waterbirds100-epochs"].alt == (
+        "Score of 10 trials on Waterbirds-100 over epochs: from 50.0 to 80.0 %, the best at 1"
+    )
+    write_jsonl(home / "trials.jsonl", [row | {"state": "wrong", "value": 0.0} for row in rows])
+    drawings = search_drawings(load_reproduction("hyperparameters"), tmp_path)
+    assert drawings["hyperparameters-waterbirds100-epochs"].alt.endswith("from 0.0 to 0.0 %")
 
 
 def test_figures_of_searches_and_curves_that_no_row_gives_are_stale(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from ipg.experiments.arms import Row
 from ipg.experiments.reproduce.plan import Reproduction, load_reproduction, names
 from ipg.experiments.reproduce.rows import all_rows, measure
-from ipg.experiments.reproduce.search import found_settings, search_rows
+from ipg.experiments.reproduce.search import search_rows, whole_searches
 from ipg.experiments.verified import Verdict, claims, result_rows, verdict
 from ipg.methods import METHODS
 
@@ -51,7 +51,7 @@ class Standing:
     """How a reproduction stands."""
 
     done: int
-    """Trials that have a row, or searches that have found settings."""
+    """Trials that have a row, or searches whose trials have all ended."""
     times: tuple[Time, ...]
 
 
@@ -69,7 +69,7 @@ def standing_of(reproduction: Reproduction, rows: Iterable[Row], results: Path) 
     """How a reproduction stands by `rows`, or by the searches in `results`."""
     if reproduction.kind == "search":
         home = results / reproduction.name
-        done = sum(best is not None for best in found_settings(reproduction, home).values())
+        done, _ = whole_searches(reproduction, home)
         return Standing(done, times_of(row for rows in search_rows(reproduction, home).values() for row in rows))
     own = {id(row): row for entry in measure(reproduction, rows) for row in entry.rows}
     return Standing(len(own), times_of(own.values()))

@@ -14,6 +14,7 @@ from ipg.experiments.reproduce.plan import Reproduction, title_of
 from ipg.experiments.reproduce.rows import Measured
 from ipg.experiments.reproduce.search import VARIED, in_short, search_rows
 from ipg.experiments.reproduce.table import METRICS
+from ipg.experiments.search.result import best_row
 from ipg.experiments.search.space import COMMON
 from ipg.methods import method_class
 from ipg.methods.space import LogUniform
@@ -240,7 +241,7 @@ def search_drawings(reproduction: Reproduction, folder: Path) -> dict[str, Drawi
         if len(rows) < FEW:
             continue
         values = tuple(float(row["value"]) for row in rows)
-        best = max(range(len(rows)), key=values.__getitem__)
+        best = best_row(rows)
         for name, range_ in ranges.items():
             places = tuple(float(row["config"][name]) for row in rows)
             words, logarithmic = name.replace("_", " "), isinstance(range_, LogUniform)
@@ -248,7 +249,7 @@ def search_drawings(reproduction: Reproduction, folder: Path) -> dict[str, Drawi
             data = Worth(f"{dataset}-{name}", title, places, values, best, logarithmic=logarithmic)
             alt = (
                 f"Score of {len(rows)} trials on {title_of(dataset)} over {words}: from {100 * min(values):.1f} to "
-                f"{100 * values[best]:.1f} %, the best at {in_short(places[best])}"
+                f"{100 * max(values):.1f} %" + ("" if best is None else f", the best at {in_short(places[best])}")
             )
             found[f"{reproduction.name}-{dataset}-{name}"] = Drawing(draw_worth(data), alt)
     return found

@@ -23,7 +23,7 @@ from ipg.experiments.reproduce.figures import Drawing, drawings_of, search_drawi
 from ipg.experiments.reproduce.plan import Reproduction, load_reproduction
 from ipg.experiments.reproduce.rows import Measured, all_rows, measure
 from ipg.experiments.reproduce.runtime import step_table, with_cost
-from ipg.experiments.reproduce.search import search_table
+from ipg.experiments.reproduce.search import search_table, whole_searches
 from ipg.experiments.reproduce.table import FACTORS, table_of
 from ipg.report.figures.drawing import standalone
 from ipg.words import number_of
@@ -73,17 +73,18 @@ def filled(page: str, results: Path, folder: str = "results") -> Filled:
         page = between(page, f"reproduce:{name}", section)
         figures |= {f"{stem}.svg": standalone(drawing.svg) for stem, drawing in drawings.items()}
     if "<!-- overview -->" in page:
-        page = between(page, "overview", _overview(known))
+        page = between(page, "overview", _overview(known, results))
     return Filled(page, figures)
 
 
-def _overview(known: Iterable[tuple[Reproduction, Sequence[Measured]]]) -> str:
+def _overview(known: Iterable[tuple[Reproduction, Sequence[Measured]]], results: Path) -> str:
     """Of every claim whether it holds, in a sentence, and how much was measured."""
     lines = ["| section | does it hold? | in short | measured |", "| --- | --- | --- | --- |"]
     for reproduction, measured in known:
         if reproduction.holds is not None:
             title = f"[{reproduction.title}](#{_anchor(reproduction.title)})"
-            lines.append(f"| {title} | {reproduction.holds} | {reproduction.short} | {_extent(measured)} |")
+            extent = _searched(reproduction, results) if reproduction.kind == "search" else _extent(measured)
+            lines.append(f"| {title} | {reproduction.holds} | {reproduction.short} | {extent} |")
     return "\n".join(lines)
 
 
@@ -100,6 +101,12 @@ def _extent(measured: Sequence[Measured]) -> str:
         return f"0 of {number_of(len(asked), 'setting')}" if asked else "–"
     span = str(seeds[-1]) if seeds[0] == seeds[-1] else f"{seeds[0]} to {seeds[-1]}"
     return f"{len(seeds)} of {number_of(len(asked), 'setting')}, {span} {'seed' if span == '1' else 'seeds'}"
+
+
+def _searched(reproduction: Reproduction, results: Path) -> str:
+    """How many of the data sets have been searched to the end."""
+    done, asked = whole_searches(reproduction, results / reproduction.name)
+    return f"{done} of {number_of(asked, 'data set')} searched"
 
 
 def _seen(reproduction: Reproduction) -> list[str]:
