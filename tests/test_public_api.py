@@ -70,6 +70,19 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = ipg.guidence  # type: ignore[attr-defined]
 
 
+def test_type_checkers_see_the_public_names_and_no_others() -> None:
+    """They read what is imported for them; with a `__getattr__` they would take a misspelt name for one of ours."""
+    for_checkers, for_python = [], []
+    module = ast.parse(Path(ipg.__file__).read_text("utf-8"))
+    for node in module.body:
+        assert getattr(node, "name", "") != "__getattr__"
+        if isinstance(node, ast.If):
+            (for_checkers if ast.unparse(node.test) == "TYPE_CHECKING" else for_python).extend(node.body)
+    imported = [alias.asname for node in for_checkers if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert sorted(imported) == sorted(ipg.__all__)
+    assert [ast.unparse(node) for node in for_python] == ["__getattr__ = _load"]
+
+
 def test_the_version_is_that_of_the_distribution() -> None:
     from importlib.metadata import version
 

@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ipg.guidance import CollapseError as CollapseError
     from ipg.guidance import Guidance as Guidance
+    from ipg.guidance import NonFiniteError as NonFiniteError
     from ipg.guidance import Pairs as Pairs
     from ipg.notebook import Run as Run
     from ipg.notebook import fit as fit
@@ -18,12 +20,17 @@ if TYPE_CHECKING:
     from ipg.pairs.pairset import PairSet as PairSet
     from ipg.rationale import rationale as rationale
 
-__all__ = ["Guidance", "PairSampler", "PairSet", "Pairs", "Run", "fit", "load_pairs", "rationale"]
+__all__ = [
+    "CollapseError", "Guidance", "NonFiniteError", "PairSampler", "PairSet", "Pairs", "Run", "fit", "load_pairs",
+    "rationale",
+]  # fmt: skip
 
 __version__: str
 
 _HOME = {
+    "CollapseError": "ipg.guidance",
     "Guidance": "ipg.guidance",
+    "NonFiniteError": "ipg.guidance",
     "Pairs": "ipg.guidance",
     "PairSampler": "ipg.pairs.pairset",
     "PairSet": "ipg.pairs.pairset",
@@ -35,7 +42,7 @@ _HOME = {
 """The module each public name lives in."""
 
 
-def __getattr__(name: str) -> object:
+def _load(name: str) -> object:
     if name == "__version__":
         value: object = _version()
     elif name in _HOME:
@@ -46,6 +53,10 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'ipg' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # or type checkers would take any name for one that is there
+    __getattr__ = _load
 
 
 def __dir__() -> list[str]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.tensor import DTensor
 
-__all__ = ["GlobalCrossEntropy", "Group", "Peers", "find_peers", "in_shards", "shard", "unreduced"]
+__all__ = ["GlobalCrossEntropy", "Group", "Peers", "find_peers", "in_shards", "shard", "unreduced", "wrapped_in"]
 
 Group: TypeAlias = "ProcessGroup | Literal['auto'] | None"
 """The processes that train one model: a process group, None for this process alone, or "auto": the group of the
@@ -191,13 +191,19 @@ def shard(rows: Tensor, index: int, count: int) -> Tensor:
     return rows[places.clamp_max(len(rows) - 1)]
 
 
-def _data_parallel(model: nn.Module) -> DistributedDataParallel | None:
-    """The DistributedDataParallel that `model` is, perhaps inside `torch.compile`."""
-    while not isinstance(model, DistributedDataParallel):
-        inner = getattr(model, "_orig_mod", None)
-        if not isinstance(inner, nn.Module):
-            return None
-        model = inner
+def wrapped_in(model: nn.Module) -> nn.Module | None:
+    """The module inside a wrapper: DistributedDataParallel or DataParallel, torch.compile's or Lightning Fabric's."""
+    if isinstance(model, DistributedDataParallel | nn.DataParallel):
+        inner: object = model.module
+    else:
+        inner = getattr(model, "_forward_module", getattr(model, "_orig_mod", None))
+    return inner if isinstance(inner, nn.Module) else None
+
+
+def _data_parallel(model: nn.Module | None) -> DistributedDataParallel | None:
+    """The DistributedDataParallel that `model` is, perhaps inside another wrapper."""
+    while model is not None and not isinstance(model, DistributedDataParallel):
+        model = wrapped_in(model)
     return model
 
 

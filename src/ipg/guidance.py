@@ -48,7 +48,7 @@ from ipg.gradients import (
     widest,
 )
 from ipg.pace import Every, FollowingPace, Pace
-from ipg.paired import DrawsPairs, Pairs, check_kind
+from ipg.paired import DrawsPairs, Pairs, check_kind, next_batch
 from ipg.records import Correction, Report, Spread, Terms, as_number, keep_correction, keep_pairs, plain_report
 from ipg.watch import TASK, CollapseError, NonFiniteError, Watch, count_norm
 
@@ -119,6 +119,7 @@ class Guidance:
             jitter=jitter,
         )  # fmt: skip
         settings.check_optimizer(model, optimizer)
+        settings.check_wrappers(model)
         self.model, self.optimizer = model, optimizer
         self._to_none = {"set_to_none": True} if settings.takes(optimizer.zero_grad, "set_to_none") else {}
         self.alpha, self.tau, self.floor, self.strict = alpha, tau, floor, strict
@@ -131,7 +132,8 @@ class Guidance:
             model, head, distance=distance, autocast=autocast, hold=batch_norm == "eval", peers=self.peers
         )
         self._compiled = is_compiled(model) and parameters[0].device.type == "cuda"
-        self._looked = self._followed = False
+        self._looked = False
+        self._followed = 0
 
         self.iteration = 0
         self._values = torch.zeros(4, dtype=widest(parameters), device=parameters[0].device)
@@ -140,7 +142,7 @@ class Guidance:
         self._relative = number if relative else None
         self._margin = self._values.new_tensor(math.nan if relative else number)
         self._spread = self._values.new_zeros(3)
-        self.pace = FollowingPace(alpha=alpha, tau=tau, like=self._values) if every == "auto" else Pace(every)
+        self.pace = FollowingPace(alpha=alpha, tau=tau, like=self._values) if every == "auto" else Pace(int(every))
         self.watch = Watch(self._values.device)
 
     def __repr__(self) -> str:
@@ -244,9 +246,9 @@ class Guidance:
             self._scaled(loss).backward()  # type: ignore[no-untyped-call]
             gradients = [parameter.grad for parameter in parameters]
         else:
-            if not self._followed:
+            if self._followed != len(parameters):  # at first, and when layers are unfrozen
                 check_reentry(loss, self.model, self._forward.tap.head, parameters)
-                self._followed = True
+                self._followed = len(parameters)
             gradients = torch.autograd.grad(self._scaled(loss), list(parameters), allow_unused=True)
         if all(gradient is None for gradient in gradients):
             raise RuntimeError("the corrective loss reaches no parameter of the optimizer: give it the model's own")
@@ -301,12 +303,13 @@ class Guidance:
         check_none_yet(parameters)
         if self.iteration == 0 and self.scaler is None:
             settings.warn_of_half(self.autocast, self._values.device)
+        self.pace.limit(alpha=self.alpha, tau=self.tau)
         self._forward.modes.hold()
 
     def _iterate(self, pairs: Pairs | DrawsPairs) -> None:
         """Correct when it is due, and count the iteration: one that is refused is none."""
         if self.due:
-            self._correct(pairs if isinstance(pairs, Pairs) else pairs.draw())
+            self._correct(next_batch(pairs))
             self.pace.note(self.iteration, self._values[2])
         else:
             self.watch.counters[0] += 1

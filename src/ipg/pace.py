@@ -61,6 +61,9 @@ class Pace:
     def note(self, iteration: int, disagreement: Tensor) -> None:
         """Hear of the correction at `iteration`, which is on its way on the device."""
 
+    def limit(self, *, alpha: float, tau: float) -> None:
+        """Hear of the guidance's alpha and tau, which may be changed between iterations."""
+
     def state_dict(self) -> dict[str, Any]:
         """What it needs to go on, beside the number of the iteration."""
         return {}
@@ -80,10 +83,17 @@ class FollowingPace(Pace):
 
     def __init__(self, *, alpha: float, tau: float, like: Tensor) -> None:
         super().__init__(1)
-        self.most = longest(alpha)
-        self.tau = torch.tensor(tau, dtype=like.dtype, device="cpu").item()  # or one that equals it might lie above
+        self._dtype, self._limits = like.dtype, (math.nan, math.nan)
+        self.limit(alpha=alpha, tau=tau)
         self._last: int | None = None  # the last iteration that corrected
         self._found = _Message(like)
+
+    def limit(self, *, alpha: float, tau: float) -> None:
+        """Keep within the bound of `alpha`, and to `tau`, from now on."""
+        if (limits := (alpha, tau)) != self._limits:
+            self._limits, self.most = limits, longest(alpha)
+            self.k = min(self.k, self.most)
+            self.tau = torch.tensor(tau, dtype=self._dtype, device="cpu").item()  # or its equal might lie above it
 
     def due(self, iteration: int) -> bool:
         """Whether `iteration` corrects."""
@@ -103,8 +113,8 @@ class FollowingPace(Pace):
         return {"k": self.k, "last": self._last, "disagreement": self._found.read()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`; from that of a fixed pace, begin: the next iteration corrects."""
-        self.k, self._last = state.get("k", 1), state.get("last")
+        """Go on from a `state_dict`, within the bound of this alpha; from that of a fixed pace, begin at once."""
+        self.k, self._last = min(state.get("k", 1), self.most), state.get("last")
         self._found.put(state.get("disagreement", math.nan))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -12,7 +12,9 @@ from torch import Tensor
 from ipg.collectives import Peers, shard
 from ipg.gradients import global_norm
 
-__all__ = ["DrawsPairs", "Pairs", "check_kind", "check_replicas", "check_shard", "gather_pairs", "in_short"]
+__all__ = [
+    "DrawsPairs", "Pairs", "check_kind", "check_replicas", "check_shard", "gather_pairs", "in_short", "next_batch",
+]  # fmt: skip
 
 
 def in_short(pairs: int, images: Tensor) -> str:
@@ -21,7 +23,7 @@ def in_short(pairs: int, images: Tensor) -> str:
     return f"{many} of {tuple(images.shape[1:])}, {str(images.dtype).removeprefix('torch.')} on {images.device}"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Pairs:
     """A batch of n invariance pairs: two images that differ in the shortcut alone, and the label they share."""
 
@@ -54,6 +56,11 @@ class Pairs:
             raise ValueError(f"pair labels must be integers, got {self.label.dtype}; use label.long()")
         if len(self.label) == 0:
             raise ValueError("a batch of pairs needs at least one pair, got none")
+        if not self.first.device == self.second.device == self.label.device:
+            raise ValueError(
+                f"images and labels of pairs must be on one device, got first on {self.first.device}, second on "
+                f"{self.second.device} and label on {self.label.device}: move all three to the model's"
+            )
 
     def __len__(self) -> int:
         return len(self.label)
@@ -61,9 +68,16 @@ class Pairs:
     def __repr__(self) -> str:
         return f"Pairs({in_short(len(self), self.first)})"
 
-    def to(self, device: torch.device | str) -> Pairs:
-        """The same pairs on `device`."""
-        return replace(self, first=self.first.to(device), second=self.second.to(device), label=self.label.to(device))
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Pairs:
+        """The same pairs on `device`; from pinned memory the host need not wait for the copy."""
+        return self._each(lambda part: part.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Pairs:
+        """The same pairs in pinned memory, as a DataLoader with `pin_memory=True` asks for."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Pairs:
+        return replace(self, first=change(self.first), second=change(self.second), label=change(self.label))
 
     def shard(self, index: int, count: int) -> Pairs:
         """The part of this batch for process `index` of `count`; all parts are of one length."""
@@ -86,6 +100,16 @@ def check_kind(pairs: object) -> None:
             f"pairs must be a batch, ipg.Pairs(first, second, label), or a sampler, ipg.PairSampler(pair_set, "
             f"batch_size=32), got {type(pairs).__name__}"
         )
+
+
+def next_batch(pairs: Pairs | DrawsPairs) -> Pairs:
+    """The batch itself, or the next one of its source."""
+    batch: object = pairs if isinstance(pairs, Pairs) else pairs.draw()
+    if not isinstance(batch, Pairs):
+        raise TypeError(
+            f"draw() of {type(pairs).__name__} must return ipg.Pairs(first, second, label), got {type(batch).__name__}"
+        )
+    return batch
 
 
 def gather_pairs(pairs: Pairs, embedded: Tensor, differ: Tensor, peers: Peers) -> tuple[Tensor, Tensor, Tensor]:

@@ -31,16 +31,21 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn.parameter import is_lazy
 
-from ipg.collectives import in_shards
+from ipg.collectives import in_shards, wrapped_in
 
 __all__ = [
-    "HeadNotFoundError", "HeadTap", "alignment", "can_be_read", "disagreeing", "find_head", "full_precision",
-    "pairwise_distances", "predicted_class", "rationale", "scaled_features", "share", "uniformity", "unwrap",
-    "verify_head",
+    "HeadNotFoundError", "HeadTap", "alignment", "can_be_read", "disagreeing", "double_precision", "find_head",
+    "full_precision", "pairwise_distances", "predicted_class", "rationale", "scaled_features", "share", "uniformity",
+    "unwrap", "verify_head",
 ]  # fmt: skip
 
 _HEAD_NAMES = ("fc", "classifier", "head", "heads")
 """Where torchvision, timm and Hugging Face models keep their classifier."""
+
+_ADAPTED = (
+    "It is a linear layer with an adapter, such as LoRA, and puts out more than its own weight says. Leave the head "
+    'without one and train it whole: in PEFT name it in modules_to_save=["classifier"], and not in target_modules.'
+)
 
 
 MOST_DIFFERENCES = 2**26
@@ -57,7 +62,8 @@ def find_head(model: nn.Module) -> nn.Linear:
 
     Understood are timm models (through their own `get_classifier`), the torchvision style (`fc`, `classifier`,
     `head`, `heads.head`), Hugging Face image classifiers, an `nn.Sequential` that ends in `nn.Linear`, an `nn.Linear`
-    itself, and any of these inside DistributedDataParallel or `torch.compile`.
+    itself, any of these inside DistributedDataParallel, `torch.compile` or Lightning Fabric, and heads that PEFT trains
+    whole (`modules_to_save`).
 
     Raises:
         HeadNotFoundError: nothing of the kind is there, or several layers that could be the head.
@@ -83,7 +89,9 @@ def find_head(model: nn.Module) -> nn.Linear:
         f"{name} ({type(candidate).__name__})" for name, candidate in {"the model itself": bare, **candidates}.items()
     )
     layers = [layer for layer in bare.modules() if isinstance(layer, nn.Linear)]
-    if not layers:
+    if any(_is_adapted(candidate) for candidate in candidates.values()):
+        remedy = _ADAPTED
+    elif not layers:
         remedy = "It has no nn.Linear, and rationales need one that produces the logits."
     elif callable(get_classifier):
         remedy = "Pass the nn.Linear that produces the logits, e.g. head=model.my_classifier."
@@ -133,23 +141,27 @@ def _described(model: nn.Module, layer: nn.Linear) -> str:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the user's own module from inside DistributedDataParallel (`module`) or torch.compile (`_orig_mod`)."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
+    """Return the user's own module from inside DistributedDataParallel, torch.compile or Lightning Fabric."""
+    while (inner := wrapped_in(model)) is not None:
         model = inner
+    return model
 
 
 def _last_linear(module: object) -> nn.Linear | None:
-    """`module` if it is linear, else the last layer of a sequence of layers that ends in a linear one."""
+    """`module` if it is linear, else the last layer of a sequence that ends in one, or the one that PEFT trains."""
     if isinstance(module, nn.Linear):
         return module
     if isinstance(module, nn.Sequential) and len(module):
         return _last_linear(module[-1])
+    if isinstance(trained := getattr(module, "modules_to_save", None), nn.ModuleDict):
+        active = getattr(module, "active_adapters", [])
+        return _last_linear(trained[active[0]]) if active else None
     return None
+
+
+def _is_adapted(layer: object) -> bool:
+    """Whether a layer is a linear one with an adapter around it, as those of PEFT are."""
+    return isinstance(getattr(layer, "base_layer", None), nn.Linear)
 
 
 def can_be_read(weight: Tensor) -> bool:
@@ -187,7 +199,9 @@ class HeadTap:
 
     def __init__(self, head: nn.Linear) -> None:
         if not isinstance(head, nn.Linear):
-            raise HeadNotFoundError(f"head must be an nn.Linear, got {type(head).__name__}")
+            raise HeadNotFoundError(
+                f"head must be an nn.Linear, got {type(head).__name__}" + (f". {_ADAPTED}" if _is_adapted(head) else "")
+            )
         if type(head).forward is not nn.Linear.forward and not (_is_linear(head) and _stays_linear(head)):
             raise HeadNotFoundError(
                 f"{type(head).__name__} is no linear head: it does not put out its weight times its input plus its "
@@ -197,11 +211,12 @@ class HeadTap:
         self.head = head
         self._listening = False
         self._calls: list[tuple[Tensor, Tensor]] = []
-        self._hook = head.register_forward_hook(self._record)
+        self._hook = head.register_forward_hook(self._record, with_kwargs=True)
 
-    def _record(self, head: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def _record(self, head: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> None:
         if self._listening:
-            self._calls.append((inputs[0], output))
+            features = inputs[0] if inputs else next(iter(named.values()))
+            self._calls.append((features, output))
 
     @contextmanager
     def listen(self) -> Iterator[None]:
@@ -281,10 +296,11 @@ def pairwise_distances(embedded: Tensor) -> Tensor:
     The matrix-product form of `cdist` loses small distances to cancellation (0.0153 for a true 0.0045), and
     `sqrt(sum of squares)` has no gradient at 0; this form has neither fault. Compiled, the differences are never in
     memory, forward or backward; as written, the backward pass of `cdist` holds all of them at once on a GPU, and where
-    they are more than `MOST_DIFFERENCES` ours takes its place, which makes none.
+    they are more than `MOST_DIFFERENCES` ours takes its place, which makes none. On other devices, such as Apple's
+    GPUs, torch has no way back through `cdist` or one that cancels: there the differences are taken as they are.
     """
-    if torch.compiler.is_compiling():
-        differences = embedded.unsqueeze(-2) - embedded.unsqueeze(-3)  # (…, n, n, D), fused away
+    if torch.compiler.is_compiling() or embedded.device.type not in ("cpu", "cuda"):
+        differences = embedded.unsqueeze(-2) - embedded.unsqueeze(-3)  # (…, n, n, D), fused away where compiled
         distances: Tensor = torch.linalg.vector_norm(differences, dim=-1)
         return distances
     if embedded.is_cuda and embedded.numel() * embedded.shape[-2] > MOST_DIFFERENCES:
@@ -369,6 +385,11 @@ def rationale(model: nn.Module, images: Tensor, *, head: nn.Linear | None = None
 def full_precision(x: Tensor) -> Tensor:
     """`x` in at least single precision."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+def double_precision(x: Tensor) -> Tensor:
+    """`x` in double precision, on the CPU where its device has none, as Apple's GPUs."""
+    return (x.cpu() if x.device.type == "mps" else x).double()
 
 
 class _CallableModule(ModuleType):

@@ -6,6 +6,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 from ipg.rationale import can_be_read
 
 __all__ = [
-    "check_head", "check_loss", "check_optimizer", "check_parameters", "check_settings", "check_task", "parse_margin",
-    "takes", "warn_of_half", "warn_of_others",
+    "check_head", "check_loss", "check_optimizer", "check_parameters", "check_settings", "check_task",
+    "check_wrappers", "parse_margin", "takes", "warn_of_half", "warn_of_others",
 ]  # fmt: skip
 
 
@@ -34,25 +35,29 @@ def check_settings(
         _check(name, value, value is not None and not isinstance(value, str), "a number")
     _check("alpha", alpha, 0 <= alpha < 1, "0 <= alpha < 1: the correction must stay longer than the task gradient")
     _check("tau", tau, 0 <= tau <= 1, "0 <= tau <= 1: it is a share of the pairs")
-    known = every == "auto" or (isinstance(every, int) and every >= 1)
+    k = int(every) if isinstance(every, Integral) else 0
+    known = every == "auto" or k >= 1
     _check("every", every, known, 'a whole number of iterations, at least 1, or "auto"')
     _check("floor", floor, floor > 0 and math.isfinite(floor), "a positive number")
     _check("batch_norm", batch_norm, batch_norm in ("train", "eval"), '"train" or "eval"')
-    known = autocast is None or isinstance(autocast, torch.dtype)
-    _check("autocast", autocast, known, "None or a dtype, such as torch.bfloat16")
+    known = autocast in (None, torch.bfloat16, torch.float16, torch.float32)
+    _check("autocast", autocast, known, "None or a dtype that autocast knows, such as torch.bfloat16")
     known = distance in ("rationale", "features", "logits")
     _check("distance", distance, known, '"rationale", "features" or "logits"')
     _check("jitter", jitter, 0 <= jitter < math.inf, "a number, at least 0")
-    if isinstance(every, int) and every > 1 and every * alpha >= 1:
+    if k > 1 and k * alpha >= 1:
         warnings.warn(
-            f"every * alpha = {every * alpha:g} is not below 1: the corrective loss is no longer guaranteed to "
+            f"every * alpha = {k * alpha:g} is not below 1: the corrective loss is no longer guaranteed to "
             f"fall, even under plain gradient descent. Lower every or alpha.",
             stacklevel=3,
         )
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raise a TypeError where either is none, and a ValueError where a step needs a closure, or climbs."""
+    """Raise a TypeError where either is none, and a ValueError where a step needs a closure, or climbs.
+
+    Warn of Lightning's wrapper, which counts the steps of a run.
+    """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {_kind(model)}: Guidance(model, optimizer)")
     if isinstance(optimizer, type) or not hasattr(optimizer, "param_groups"):
@@ -69,6 +74,29 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         raise ValueError(
             f"{type(optimizer).__name__} climbs (maximize=True), and with it a correction would push the members of "
             f"pairs apart: minimise the negative of what you maximise."
+        )
+    if any(kind.__name__ == "LightningOptimizer" for kind in type(optimizer).__mro__):
+        warnings.warn(
+            "through this wrapper Lightning counts the correction as a step of its own, and runs its hooks: max_steps, "
+            "logs and checkpoints go at twice the pace. Give Guidance the optimizer that is inside, "
+            "self.optimizers(use_pl_optimizer=False), as examples/lightning_module.py does.",
+            stacklevel=3,
+        )
+
+
+def check_wrappers(model: nn.Module) -> None:
+    """Raise a ValueError where the model is inside a wrapper in which its head cannot be listened to."""
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):  # its module loads long
+        raise ValueError(
+            "the model is inside FullyShardedDataParallel (FSDP1), where no layer has its own weights between passes: "
+            "shard it with torch.distributed.fsdp.fully_shard (FSDP2; with Accelerate fsdp_version=2, with Lightning "
+            "ModelParallelStrategy)"
+        )
+    if isinstance(model, nn.DataParallel) and len(model.device_ids) > 1:
+        raise ValueError(
+            f"nn.DataParallel runs copies of the model on {len(model.device_ids)} GPUs, as the Trainer of Hugging Face "
+            f"lets it without a launcher, and pairs are compared in one: let torchrun start a process for each GPU, or "
+            f"show this process a single one (CUDA_VISIBLE_DEVICES=0)"
         )
 
 

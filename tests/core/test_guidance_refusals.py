@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from ipg.guidance import Guidance, Pairs
 
@@ -40,8 +39,9 @@ from ipg.guidance import Guidance, Pairs
         ({"jitter": -1.0}, "jitter=-1.0 is out of range"),
         ({"alpha": "0.1"}, "alpha='0.1' is out of range: expected a number"),
         ({"tau": None}, "tau=None is out of range: expected a number"),
-        ({"autocast": "bf16"}, r"autocast='bf16' is out of range: expected None or a dtype, such as torch\.bfloat16"),
+        ({"autocast": "bf16"}, r"autocast='bf16' is out of range: expected None or a dtype that autocast knows"),
         ({"autocast": True}, "autocast=True is out of range"),
+        ({"autocast": torch.int64}, r"autocast=torch\.int64 is out of range"),
     ],
 )
 def test_bad_options_are_refused(toys: ModuleType, options: dict[str, Any], message: str) -> None:
@@ -87,6 +87,16 @@ def test_optimizers_that_know_no_closure_are_welcome(toys: ModuleType) -> None:
     assert not torch.equal(toys.bits(model), before)
 
 
+def test_lightnings_wrapper_which_counts_steps_is_told_of(toys: ModuleType) -> None:
+    """Lightning makes a class of its own that is wrapper and optimizer in one."""
+    wrapper = type("LightningOptimizer", (), {})
+    kind = type("LightningSGD", (wrapper, torch.optim.SGD), {})
+    model = toys.mlp()
+    with pytest.warns(UserWarning, match=r"at twice the pace\. .* self\.optimizers\(use_pl_optimizer=False\)") as told:
+        Guidance(model, kind(model.parameters(), lr=0.1))
+    assert told[0].filename == __file__
+
+
 def test_learning_rate_schedulers_may_wrap_the_optimizer(toys: ModuleType) -> None:
     model = toys.mlp()
     optimizer = toys.build(model)
@@ -107,6 +117,24 @@ def test_a_model_on_several_devices_is_refused(toys: ModuleType) -> None:
     model = toys.mlp()
     model[0].to("meta")
     with pytest.raises(ValueError, match=r"are on cpu and meta, and guidance is for a model on one device: load it wi"):
+        Guidance(model, toys.build(model))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_the_first_fsdp_is_refused_with_what_to_take(toys: ModuleType, *, inside: bool) -> None:
+    """It cannot be made without a GPU; it is known by its name."""
+    kind = type("FullyShardedDataParallel", (nn.Sequential,), {})
+    model = toys.mlp()
+    sharded = nn.Sequential(kind(model[:2]), *model[2:]) if inside else kind(model)
+    with pytest.raises(ValueError, match=r"\(FSDP1\), where .*: shard it with torch\.distributed\.fsdp\.fully_shard"):
+        Guidance(sharded, toys.build(sharded), head=model[-1])
+
+
+def test_copies_on_several_gpus_are_refused_with_what_to_take(toys: ModuleType) -> None:
+    model = nn.DataParallel(toys.mlp())
+    Guidance(model, toys.build(model)).correct(toys.pairs())  # without GPUs, or with one, it makes no copies
+    model.device_ids = [0, 1]
+    with pytest.raises(ValueError, match=r"on 2 GPUs, .*: let torchrun start .*CUDA_VISIBLE_DEVICES=0"):
         Guidance(model, toys.build(model))
 
 
@@ -246,9 +274,10 @@ def test_pairs_are_validated() -> None:
         Pairs(images, images, label.bool())
     with pytest.raises(ValueError, match="needs at least one pair, got none"):
         Pairs(images[:0], images[:0], label[:0])
-    pairs = Pairs(images, images, label.to(torch.int32))
-    assert len(pairs) == 3
-    assert pairs.to("meta").first.device.type == "meta"
+    for parts in ((images, images, label.to("meta")), (images.to("meta"), images, label)):
+        with pytest.raises(ValueError, match=r"on one device, got first on \w+, second on cpu and label on \w+: move"):
+            Pairs(*parts)
+    assert len(Pairs(images, images, label.to(torch.int32))) == 3
 
 
 def test_a_head_of_zeros_is_refused(toys: ModuleType) -> None:
@@ -303,6 +332,21 @@ def test_what_are_no_pairs_is_refused_before_anything_moves(toys: ModuleType, pa
         guide.correct(pairs)
     assert torch.equal(toys.bits(model), before)
     assert guide.iteration == 0
+
+
+def test_a_source_that_draws_something_else_is_named(toys: ModuleType) -> None:
+    class Loader:
+        def draw(self) -> tuple[Tensor, ...]:
+            pairs = toys.pairs()
+            return pairs.first, pairs.second, pairs.label
+
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model))
+    before = toys.bits(model)
+    with pytest.raises(TypeError, match=r"draw\(\) of Loader must return ipg\.Pairs\(.*, got tuple"):
+        guide.correct(Loader())  # type: ignore[arg-type]
+    assert guide.iteration == 0
+    assert torch.equal(toys.bits(model), before)
 
 
 def test_pairs_of_bytes_are_refused(toys: ModuleType) -> None:
@@ -361,67 +405,3 @@ def test_the_warning_of_another_optimizer_points_to_the_line_that_steps(toys: Mo
         guide.rescale(correction) if own_backward else guide.step(task, pairs)
     (warning,) = caught
     assert warning.filename == __file__
-
-
-class Cosine(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return 10 * nn.functional.cosine_similarity(x[:, None], self.weight, dim=2)
-
-
-class WithMargin(nn.Linear):
-    def forward(self, x: Tensor, label: Tensor) -> Tensor:  # type: ignore[override]
-        return super().forward(x) - label
-
-
-class Adapted(nn.Linear):
-    """As LoRA does it: at first a plain linear layer."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs)
-        self.down = nn.Parameter(torch.ones(1, inputs))
-        self.up = nn.Parameter(torch.zeros(outputs, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + x @ (self.up @ self.down).T
-
-
-class Bent(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        logits = super().forward(x)
-        return logits + 0.2 * logits.abs()
-
-
-class Twice(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).repeat(1, 2)
-
-
-class Spelt(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight.T + self.bias
-
-
-class Rounded(nn.Linear):
-    """As a quantised layer is: linear but for rounding."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).bfloat16().to(x.dtype)
-
-
-def test_heads_that_are_linear_by_name_alone_are_refused(toys: ModuleType) -> None:
-    for kind in (Cosine, WithMargin, Bent, Twice, Adapted):
-        model = toys.mlp()
-        model[-1] = kind(model[-1].in_features, 2).double()
-        hooks = len(model[-1]._forward_hooks)
-        with pytest.raises(ValueError, match=f"{kind.__name__} is no linear head"):
-            Guidance(model, toys.build(model))
-        assert len(model[-1]._forward_hooks) == hooks
-    adapted = model[-1]
-    adapted.down.requires_grad_(False)
-    adapted.up.requires_grad_(False)
-    spelt, rounded = (kind(model[-1].in_features, 2).double() for kind in (Spelt, Rounded))
-    nn.init.constant_(spelt.bias, 9.0)
-    parametrize.register_parametrization(rounded, "weight", nn.Identity())  # of which a parameter is the original
-    for head in (adapted, spelt, rounded):
-        model[-1] = head
-        Guidance(model, toys.build(model)).correct(toys.pairs())

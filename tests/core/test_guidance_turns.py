@@ -8,6 +8,7 @@ import math
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,16 @@ def test_every_draws_only_when_due_and_reuses_the_last_correction(toys: ModuleTy
     assert sampler.drawn == 3
     assert norms[0] == norms[1] == norms[2] != norms[3] == norms[4] == norms[5] != norms[6]
     assert guide.iteration == 7
+
+
+def test_every_may_be_a_whole_number_of_numpy(toys: ModuleType) -> None:
+    """As columns of tables and ranges of searches have them."""
+    model = toys.mlp()
+    guide, sampler = Guidance(model, toys.build(model), every=np.int64(3)), toys.Sampler()
+    for _ in range(7):
+        guide.step(toys.task(model, toys.batch()), sampler)
+    assert sampler.drawn == 3
+    assert guide.due is False
 
 
 @pytest.mark.parametrize("margin", [0.5, "0.5x"])

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 
 from ipg.guidance import Guidance, Pairs
 from ipg.rationale import HeadNotFoundError, HeadTap, can_be_read, find_head, rationale
@@ -72,6 +73,63 @@ def test_a_head_inside_a_wrapper_is_named() -> None:
         find_head(Wrapper())
 
 
+class TrainedWhole(nn.Module):
+    """A head as PEFT wraps those of `modules_to_save`: the layer as it was, and the copy that is trained."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.original_module, self.active_adapters = layer, ["default"]
+        self.modules_to_save = nn.ModuleDict({"default": nn.Linear(layer.in_features, layer.out_features)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer = self.modules_to_save[self.active_adapters[0]] if self.active_adapters else self.original_module
+        made: Tensor = layer(x)
+        return made
+
+
+class Adapted(nn.Module):
+    """A layer as PEFT puts LoRA around it."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.base_layer = layer
+        self.lora_A, self.lora_B = nn.Linear(layer.in_features, 1), nn.Linear(1, layer.out_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.base_layer(x) + self.lora_B(self.lora_A(x))
+        return made
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_a_head_that_is_trained_whole_beside_adapters_is_found(toys: ModuleType, *, declared: bool) -> None:
+    model: Any = Net("hidden", "classifier")
+    model.classifier = TrainedWhole(model.classifier)
+    if declared:
+        model.get_classifier = lambda: model.classifier
+    head = model.classifier.modules_to_save["default"]
+    assert find_head(model) is head
+    before = head.weight.detach().clone()
+    guided(model).correct(toys.pairs(dtype=torch.float32))
+    assert not torch.equal(head.weight, before)
+    model.classifier.active_adapters = []
+    with pytest.raises(HeadNotFoundError, match=r"classifier(\(\))? \(TrainedWhole\)"):
+        find_head(model)
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_a_head_with_an_adapter_is_refused_and_its_parts_are_not_suggested(*, declared: bool) -> None:
+    model: Any = Net("hidden", "classifier")
+    model.classifier = Adapted(model.classifier)
+    if declared:
+        model.get_classifier = lambda: model.classifier
+    said = r"It is a linear layer with an adapter.* name it in modules_to_save"
+    with pytest.raises(HeadNotFoundError, match=said) as refused:
+        find_head(model)
+    assert "lora_B" not in str(refused.value)
+    with pytest.raises(HeadNotFoundError, match=rf"got Adapted\. {said}"):
+        guided(model, head=model.classifier)
+
+
 def test_a_layer_under_two_names_is_one_layer() -> None:
     model = Net("hidden", "fc")
     model.classifier = model.fc
@@ -90,6 +148,31 @@ def test_a_declared_classifier_settles_it() -> None:
 def test_a_sequence_ends_in_its_head_whatever_its_layers_are_called() -> None:
     model = nn.Sequential(OrderedDict(fc=nn.Linear(6, 5), act=nn.ReLU(), classifier=nn.Linear(5, 2)))
     assert find_head(model) is model.classifier
+
+
+class Named(nn.Module):
+    """A model that calls its head by keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.fc = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.fc(input=self.body(x).relu())
+        return logits
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_head_that_is_called_by_keyword_is_listened_to(toys: ModuleType, *, compiled: bool) -> None:
+    model: Any = Named()
+    model = torch.compile(model, backend="eager") if compiled else model
+    pairs = toys.pairs(dtype=torch.float32)
+    try:
+        found = guided(model).terms(pairs)
+    finally:
+        torch.compiler.reset()
+    rationales = rationale(model, pairs.first) - rationale(model, pairs.second)
+    torch.testing.assert_close(found.alignment, rationales.flatten(1).norm(dim=1).mean())
 
 
 # -- what it puts out -----------------------------------------------------------------------------------------------
@@ -212,3 +295,70 @@ def test_a_head_that_sees_fewer_rows_than_images_is_refused() -> None:
         head(torch.ones(2, 3))
     with pytest.raises(ValueError, match="the head saw 2 rows of features for 4 images"):
         tap.take(rows=4)
+
+
+# -- linear by name alone -------------------------------------------------------------------------------------------
+
+
+class Cosine(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 10 * nn.functional.cosine_similarity(x[:, None], self.weight, dim=2)
+
+
+class WithMargin(nn.Linear):
+    def forward(self, x: Tensor, label: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x) - label
+
+
+class WithAdapter(nn.Linear):
+    """As LoRA does it: at first a plain linear layer."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.down = nn.Parameter(torch.ones(1, inputs))
+        self.up = nn.Parameter(torch.zeros(outputs, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x @ (self.up @ self.down).T
+
+
+class Bent(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        logits = super().forward(x)
+        return logits + 0.2 * logits.abs()
+
+
+class Twice(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).repeat(1, 2)
+
+
+class Spelt(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.T + self.bias
+
+
+class Rounded(nn.Linear):
+    """As a quantised layer is: linear but for rounding."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).bfloat16().to(x.dtype)
+
+
+def test_heads_that_are_linear_by_name_alone_are_refused(toys: ModuleType) -> None:
+    for kind in (Cosine, WithMargin, Bent, Twice, WithAdapter):
+        model = toys.mlp()
+        model[-1] = kind(model[-1].in_features, 2).double()
+        hooks = len(model[-1]._forward_hooks)
+        with pytest.raises(ValueError, match=f"{kind.__name__} is no linear head"):
+            Guidance(model, toys.build(model))
+        assert len(model[-1]._forward_hooks) == hooks
+    adapted = model[-1]
+    adapted.down.requires_grad_(False)
+    adapted.up.requires_grad_(False)
+    spelt, rounded = (kind(model[-1].in_features, 2).double() for kind in (Spelt, Rounded))
+    nn.init.constant_(spelt.bias, 9.0)
+    parametrize.register_parametrization(rounded, "weight", nn.Identity())  # of which a parameter is the original
+    for head in (adapted, spelt, rounded):
+        model[-1] = head
+        Guidance(model, toys.build(model)).correct(toys.pairs())

@@ -188,6 +188,33 @@ def test_states_without_a_pace_still_load(toys: ModuleType) -> None:
     assert [other.iteration, other.due] == [10, False]
 
 
+def test_a_run_that_goes_on_with_a_larger_alpha_is_within_its_bound_at_once(toys: ModuleType) -> None:
+    """The k that is saved belonged to an alpha of 0.05, with which 16 is allowed; with 0.3 it is 2."""
+    model, _, before = fresh(toys, every="auto", alpha=0.05)
+    run(toys, model, before, Switched(toys), 0, 18)
+    assert before.pace.k == 16
+    guide = fresh(toys, every="auto", alpha=0.3)[2]
+    guide.load_state_dict(before.state_dict())
+    assert guide.pace.k == 2
+    assert guide.due
+
+
+def test_alpha_and_tau_may_change_between_steps(toys: ModuleType) -> None:
+    """The bound is that of the alpha in force, and so is what counts as agreement that of tau."""
+    model, _, guide = fresh(toys, every="auto", alpha=0.05)
+    run(toys, model, guide, Switched(toys), 0, 18)
+    assert guide.pace.k == 16
+    guide.alpha = 0.3
+    run(toys, model, guide, Switched(toys), 18, 40)
+    assert guide.pace.k == 2
+    guide.tau = 1.0
+    run(toys, model, guide, Switched(toys, range(40)), 40, 50)
+    assert guide.pace.k == 2  # as before, though all pairs disagree
+    guide.tau = 0.0
+    run(toys, model, guide, Switched(toys, range(40)), 50, 56)
+    assert guide.pace.k == 1
+
+
 def test_what_a_graph_has_made_counts_as_a_step(toys: ModuleType) -> None:
     """The host's part alone leads to the same iterations."""
     model, _, guide = fresh(toys, every="auto")

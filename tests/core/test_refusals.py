@@ -130,6 +130,19 @@ def test_frozen_layers_checkpointed_by_reentry_are_welcome(toys: ModuleType) -> 
     assert guided(model).correct(toys.pairs()).norm > 0
 
 
+def test_layers_checkpointed_by_reentry_are_refused_when_they_are_unfrozen(toys: ModuleType) -> None:
+    """A head is often trained alone at first; what follows must not go on without the layers before it."""
+    model = Reentering(toys.mlp())
+    model.body.requires_grad_(False)
+    guide = guided(model)
+    guide.correct(toys.pairs())
+    model.body.requires_grad_(True)
+    before = toys.bits(model)
+    with pytest.raises(RuntimeError, match="checkpointed by re-entry"):
+        guide.correct(toys.pairs())
+    assert torch.equal(toys.bits(model), before)
+
+
 # -- gradients that would be lost ------------------------------------------------------------------------------------
 
 
