@@ -6,8 +6,10 @@ import json
 import shlex
 import subprocess
 import sys
+import threading
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,46 @@ def test_resume_goes_on_and_begins_nothing(ipg, assert_refused, small: list[str]
     more = ipg("search", *small, "--output", folder, "--tau", "0", "--trials", "3", "--resume")
     assert more.code == 0
     assert "3 trials, 2 done" in more.out
+
+
+@contextmanager
+def over_at_once(seconds: float | None, over: threading.Event) -> Iterator[None]:
+    """Time that is over before the first trial begins."""
+    over.set()
+    raise KeyboardInterrupt
+    yield
+
+
+@contextmanager
+def over_soon(seconds: float | None, over: threading.Event) -> Iterator[None]:
+    """Time that is over when the first trial ends."""
+    over.set()
+    yield
+
+
+def test_a_search_whose_time_is_over_keeps_what_it_has_and_goes_on(
+    ipg: Callable[..., Any], small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "there"
+    command = ("search", *small, "--output", folder, "--tau", "0", "--limit", "1h")
+    monkeypatch.setattr("ipg.experiments.search.run.ending", over_at_once)
+    none = ipg(*command)
+    assert (none.code, none.err) == (75, "")
+    assert "the time is over, 0 of 2 trials are done" in none.out
+    assert f"Report: {folder / 'report.html'}" in none.out.replace("\n", "")
+    assert not (folder / "best.toml").exists()
+    monkeypatch.setattr("ipg.experiments.search.run.ending", over_soon)
+    one = ipg(*command)
+    assert (one.code, one.err) == (75, "")
+    assert "the time is over, 1 of 2 trials are done" in one.out
+    assert "Best: trial 0" in one.out
+    assert (folder / "best.toml").exists()
+    monkeypatch.undo()
+    assert ipg(*command).code == 0
+
+
+def test_a_limit_is_a_time(assert_refused: Callable[..., str]) -> None:
+    assert_refused("search", "--limit", "55", says=("--limit 55: expected a time such as 90s, 30m or 2h",))
 
 
 def test_a_search_says_how_it_goes_and_what_it_found(searched: tuple[Path, str]) -> None:

@@ -105,7 +105,7 @@ def test_settings_that_a_search_found_stand_beside_the_papers(tmp_path: Path) ->
     lines = table.lines
     assert [line[-3:] for line in lines[:4]] == [
         ("100", "–", ""),
-        ("37", "73.1", ""),
+        ("37", "73.1", "not done: 37 of 100 trials; rows of 2 of 37 trials are here"),
         ("100", "–", ""),
         ("–", "–", "not run"),
     ]
@@ -113,6 +113,32 @@ def test_settings_that_a_search_found_stand_beside_the_papers(tmp_path: Path) ->
     assert lines[0][:4] == ("ColoredMNIST", "paper", "0.5", "0")
     assert lines[1][:4] == ("ColoredMNIST", "ours", "0.3", "0")
     assert lines[3][-1] == "not run"
+
+
+@pytest.mark.parametrize(
+    ("trials", "rows", "expected"),
+    [
+        (100, 100, ""),
+        (8, 8, "not done: 8 of 100 trials; all drawn at random"),
+        (10, 10, "not done: 10 of 100 trials; all drawn at random"),
+        (11, 11, "not done: 11 of 100 trials"),
+        (100, 60, "rows of 60 of 100 trials are here"),
+        (8, 11, "not done: 8 of 100 trials; all drawn at random; settings of the first 8, and 11 have ended: "
+         "run it again"),
+    ],
+)  # fmt: skip
+def test_a_search_says_what_it_lacks(trials: int, rows: int, expected: str, tmp_path: Path) -> None:
+    """TPE draws its first ten trials at random."""
+    (home := tmp_path / "waterbirds100").mkdir()
+    origin = f"# ipg on waterbirds100: the best of {trials} trials of `ipg search`.\n# Best: trial 5, 73.12 % (x).\n"
+    (home / "best.toml").write_text(f"{origin}alpha = 0.3\n", encoding="utf-8")
+    source = {"hardware": "a machine", "versions": {"python": "3.99", "torch": "9.9"}, "date": "2026-01-01"}
+    write_jsonl(home / "trials.jsonl", [{"value": 0.7, "commit": "0123456789", **source}] * rows)
+    table = search_table(load_reproduction("hyperparameters"), tmp_path)
+    paper, ours = table.records[2:4]
+    assert (paper["note"], paper["trials"], paper["trials asked"]) == ("", 100, None)
+    assert (ours["note"], ours["trials"], ours["trials asked"]) == (expected, trials, 100)
+    assert table.lines[3][-3:] == (str(trials), "73.1", expected)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +179,7 @@ def test_the_small_version_of_a_search_is_called_by_its_data(place: Place, tmp_p
     table = search_table(found, home.parent)
     (line,) = table.lines  # none of the paper's, which is of other data
     assert line[:3] == ("coloured fashion, noisy labels", "ours, quick version", "0.3")
-    assert line[-3:] == ("3", "62.5", "")
+    assert line[-3:] == ("3", "62.5", "all drawn at random; rows of 0 of 3 trials are here")
     assert table.notes[0].endswith("accuracy in the worst group of the validation images.")
     written = reproduce("hyperparameters", replace(place, output=tmp_path / "out", run=False), quick=True)
     for file in written.files:

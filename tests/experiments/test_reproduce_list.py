@@ -26,6 +26,7 @@ title = "A search"
 claim = "Something."
 kind = "search"
 [settings]
+trials = 20
 studies = ["colored_mnist", "waterbirds100"]
 """
 SECOND = """
@@ -175,6 +176,18 @@ def test_searches_by_data_set(folder: Path) -> None:
     assert lacking(found) == ["Waterbirds-100: its search"]
     assert found[-1] == "  missing  Waterbirds-100: its search"
     assert lacking(lines(folder, "searched", only=("dataset=colored_mnist",))) == []
+
+
+def test_a_search_that_was_stopped_is_not_done(folder: Path) -> None:
+    best = folder / "results" / "searched" / "colored_mnist" / "best.toml"
+    best.parent.mkdir(parents=True)
+    for trials, done in ((8, 0), (20, 1)):
+        text = f"# ipg on colored_mnist: the best of {trials} trials of `ipg search`.\nalpha = 0.1\n"
+        best.write_text(text, encoding="utf-8")
+        found = lines(folder, "searched")
+        assert f"  done   {done} of 2 searches" in found
+        rest = [] if done else ["ColoredMNIST: the rest of its search (8 of 20 trials done)"]
+        assert lacking(found) == [*rest, "Waterbirds-100: its search"]
 
 
 def test_files_beside_the_data_are_needed_by_searches_and_galleries(folder: Path) -> None:

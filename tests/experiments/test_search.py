@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -20,6 +21,7 @@ from ipg.experiments.search import objective as search_objective
 from ipg.experiments.search import run as module
 from ipg.experiments.search.result import Found, origin_of
 from ipg.experiments.search.run import BEST, make_plan, search
+from ipg.experiments.search.storage import JOURNAL
 from ipg.experiments.store import Store, read_rows
 from ipg.methods.space import Uniform
 from ipg.training import loop
@@ -234,6 +236,20 @@ def test_interrupted_it_goes_on_with_the_trial_under_way(base: RunConfig, tmp_pa
 # -- stubs of trials ---------------------------------------------------------------------------------------------------
 
 
+def test_the_best_so_far_is_written_after_every_trial(search_stubs: Any, tmp_path: Path) -> None:
+    """So that it tells of all that are done where the command is killed, which nothing can be done about then."""
+    seen: list[int | None] = []
+
+    def looking(trial: Any, **options: Any) -> dict[str, Any]:
+        file = tmp_path / BEST
+        seen.append(origin_of(file.read_text(encoding="utf-8"))[0] if file.exists() else None)
+        row: dict[str, Any] = search_stubs.quick(trial, **options)
+        return row
+
+    search(search_stubs.plan(3, sampler="random"), tmp_path, workers=1, run=looking, console=quiet())
+    assert seen == [None, 1, 2]
+
+
 def test_a_row_that_nobody_told_is_told(search_stubs: Any, tmp_path: Path, notes: Path) -> None:
     """The search was killed between a trial's row and Optuna."""
     plan = search_stubs.plan(2, notes)
@@ -251,6 +267,19 @@ def test_a_row_that_nobody_told_is_told(search_stubs: Any, tmp_path: Path, notes
     assert isinstance(said.file, io.StringIO)
     assert [": failed" in line for line in said.file.getvalue().splitlines()] == [False] * 3
     assert {number: len(pids) for number, pids in search_stubs.begun(notes).items()} == {0: 1, 1: 1}
+
+
+def test_journal_and_rows_are_enough_to_go_on_elsewhere(search_stubs: Any, notes: Path, tmp_path: Path) -> None:
+    """As from a folder of results that is committed: no locks, nothing of the trial that was under way."""
+    whole = search(search_stubs.plan(4), tmp_path / "whole", workers=1, run=search_stubs.quick, console=quiet())
+    plan = search_stubs.plan(4, notes)
+    search(plan, tmp_path / "here", workers=1, run=search_stubs.waiting, console=quiet(), limit=1.5)
+    (tmp_path / "there").mkdir()
+    for name in (JOURNAL, "trials.jsonl"):
+        shutil.copy(tmp_path / "here" / name, tmp_path / "there")
+    found = search(plan, tmp_path / "there", workers=1, run=search_stubs.quick, console=quiet(), resume=True)
+    assert values(found) == values(whole)
+    assert [row["number"] for row in read_rows(tmp_path / "there" / "trials.jsonl")] == [0, 1, 2, 3]
 
 
 def test_a_failed_trial_does_not_stop_the_others_and_leaves_its_place(search_stubs: Any, tmp_path: Path) -> None:

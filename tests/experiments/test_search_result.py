@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,9 @@ def test_the_file_is_the_configuration(plan: Plan, tmp_path: Path) -> None:
     assert "/home/me" not in text
     assert "seed" not in tomllib.loads(text)
     assert "the best of 5 trials of `ipg search`" in text
-    assert "# Sampler random, seed 104, which all trials were trained with." in text
+    assert "# Sampler random; seed 104, which all trials were trained with." in text
+    tpe = to_toml(Found(replace(plan, sampler="tpe"), trials, {}))
+    assert "# Sampler tpe, at random until 10 trials have ended; seed 104, which all" in tpe
     assert "# Searched: weight, 0.1 to 100000, logarithmic." in text
     assert "# Commit abc; a machine; torch 2.8." in text
     assert text.endswith(

@@ -101,6 +101,7 @@ def test_ranges_as_they_are_written(text: str, name: str, expected: Range) -> No
     ("text", "says"),
     [
         ("alhpa=0:1", "--vary alhpa=0:1: 'alhpa' is nothing that trials can differ in; did you mean alpha?"),
+        ("lr=0:1", "--vary lr=0:1: 'lr' is nothing that trials can differ in; did you mean learning_rate?"),
         ("seed=1,2", "--vary seed=1,2: 'seed' is nothing that trials can differ in; "),
         ("crop", "--vary crop: its range is not known: give one, e.g. crop=0:1, crop=1e-4:1:log or crop=1,2,4"),
         ("alpha=0:2", "--vary alpha=0:2: alpha=2: expected 0 <= alpha < 1"),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ipg.cli.options import Workers, data_name, with_settings_but
+from ipg.cli.options import TIME_IS_OVER, Limit, Workers, data_name, seconds_of, with_settings_but
 
 __all__ = ["EXAMPLES", "search"]
 
@@ -26,6 +26,9 @@ space, the same on every machine
 not searched for
 
 `ipg search --config run.toml --workers 4 --prune`: four processes; trials behind the median are stopped
+
+`ipg search --pairs 40 --trials 100 --limit 55m`: for at most 55 minutes, with the best so far; the same command again
+goes on
 
 `ipg search --data waterbirds100 --data-path data --pairs pairs --storage postgresql://ipg@db.example/searches`: many
 machines, the same command on each
@@ -80,16 +83,19 @@ def search(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the search in a database; by default DATA-METHOD.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a search; refuse to start a new one.")] = False,
+    limit: Limit = None,
     settings: dict[str, Any],
 ) -> None:
     """Search for settings: train on the training images, judge on validation images, write the best to a file.
 
-    The test images are removed from the data first, so that nothing can look at them.
+    The test images are removed from the data first, so that nothing can look at them. Exits with 75 if --limit has
+    left trials.
     """
     import shlex
 
     from ipg.config import RunConfig, load_config
 
+    seconds = seconds_of(limit)
     usual = RunConfig(restarts=0)  # or settings would be worth what half their learning rate is
     if config is None:
         base = RunConfig.from_mapping(settings, base=usual)
@@ -120,9 +126,14 @@ def search(
     )
     folder = output or Path("searches") / plan.name.replace("/", "-")
     check_page(folder / "report.html", remedy="name another folder with --output")
-    found = run(plan, folder, storage=storage, workers=workers, resume=resume)
+    found = run(plan, folder, storage=storage, workers=workers, resume=resume, limit=seconds)
     page = write_search(folder, found)
-    if running := found.count("running"):
+    running = found.count("running")
+    left = seconds is not None and found.done + running < plan.trials
+    if left and (found.best is None or found.in_vain):
+        typer.echo(f"Report: {page}")
+        raise typer.Exit(TIME_IS_OVER)
+    if running:
         typer.echo(f"{number_of(running, 'trial')} {are(running)} being run by other processes.")
         if found.best is None or found.in_vain:
             raise ValueError("no trial is worth anything yet; give the same command again when the others are done")
@@ -137,3 +148,5 @@ def search(
     typer.echo(f"Report: {page}")
     where = ["--data-path", base.data_path] if base.data_path else []  # of this machine, and not in the file
     typer.echo(f"Train with it: {shlex.join(['ipg', 'train', '--config', str(folder / BEST), *where])}")
+    if left:
+        raise typer.Exit(TIME_IS_OVER)

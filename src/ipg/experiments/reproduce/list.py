@@ -93,11 +93,15 @@ def _settings(one: Asked, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _searches(one: Asked, place: Place) -> Iterator[str]:
-    """Data sets whose settings have not been searched for."""
+    """Data sets whose settings have not been searched for, or not to the end."""
     found = found_settings(one.reproduction, one.results / one.reproduction.name)
+    asked = one.reproduction.settings["trials"]
     for dataset in chosen_datasets(found, place.only):
-        if found[dataset] is None:
+        best = found[dataset]
+        if best is None:
             yield f"{title_of(dataset)}: its search"
+        elif not best.is_done(asked):
+            yield f"{title_of(dataset)}: the rest of its search ({best.trials} of {number_of(asked, 'trial')} done)"
 
 
 def needs(reproduction: Reproduction) -> str:

@@ -17,6 +17,7 @@ from ipg.experiments.reproduce.place import Place
 from ipg.experiments.reproduce.plan import Reproduction, shared, title_of
 from ipg.experiments.reproduce.rows import data_obstacle, obstacle
 from ipg.experiments.reproduce.table import RULES
+from ipg.experiments.search.plan import STARTUP
 from ipg.experiments.search.result import origin_of
 from ipg.experiments.search.trial import WORST
 from ipg.experiments.store import read_rows
@@ -26,7 +27,7 @@ from ipg.words import number_of
 
 __all__ = [
     "VARIED", "Searched", "found_settings", "in_short", "papers_settings", "search_rows", "search_settings",
-    "search_table",
+    "search_table", "whole_searches",
 ]  # fmt: skip
 
 SETTINGS = ("alpha", "tau", "margin", "pairs", "learning_rate", "batch", "epochs")
@@ -49,6 +50,10 @@ class Searched:
     score: float | None
     """What the best was worth, as a fraction."""
 
+    def is_done(self, asked: int) -> bool:
+        """Whether all trials that are `asked` for have ended, as far as is known."""
+        return self.trials is None or self.trials >= asked
+
 
 def found_settings(reproduction: Reproduction, folder: Path) -> dict[str, Searched | None]:
     """What a search in `folder` has found for each data set; None where there was none."""
@@ -58,6 +63,13 @@ def found_settings(reproduction: Reproduction, folder: Path) -> dict[str, Search
 
 def _read(file: Path) -> Searched:
     return Searched(read_toml(file, "result of a search"), *origin_of(file.read_text(encoding="utf-8")))
+
+
+def whole_searches(reproduction: Reproduction, folder: Path) -> tuple[int, int]:
+    """How many searches in `folder` have come to their end, and of how many that are asked for."""
+    found = found_settings(reproduction, folder).values()
+    done = sum(best is not None and best.is_done(reproduction.settings["trials"]) for best in found)
+    return done, len(found)
 
 
 def search_rows(reproduction: Reproduction, folder: Path) -> dict[str, list[Row]]:
@@ -119,42 +131,58 @@ def search_table(reproduction: Reproduction, folder: Path) -> Table:
         ProvenanceError: a row does not say where it comes from.
     """
     found, rows = found_settings(reproduction, folder), search_rows(reproduction, folder)
+    asked = reproduction.settings["trials"]
     lines: list[tuple[str, ...]] = []
     records: list[dict[str, Any]] = []
 
-    def add(whose: str, dataset: str, settings: Mapping[str, Any], trials: int | None, score: float | None) -> None:
+    def add(whose: str, dataset: str, known: Searched, note: str) -> None:
         """A line and its record; `rows` are told of ours alone."""
         ours = [] if whose == PAPER else rows.get(dataset, ())
         data = title_of(shared()["quick"]["data"][dataset] if reproduction.quick else dataset)
-        done = "" if settings else _in_vain(ours, folder / dataset)
-        values = {name: settings.get(name) for name in SETTINGS}
-        lines.append((data, whose, *map(in_short, values.values()), in_short(trials), share(score), done))
+        values = {name: known.settings.get(name) for name in SETTINGS}
+        lines.append((data, whose, *map(in_short, values.values()), in_short(known.trials), share(known.score), note))
         named = {name.replace("_", " "): value for name, value in values.items()}
         records.append(
             {
                 "data": data,
                 "settings": whose,
                 **named,
-                "trials": trials,
-                "score": None if score is None else 100 * score,
-                "selection": None if whose == PAPER else settings.get("selection"),
+                "trials": known.trials,
+                "trials asked": None if whose == PAPER else asked,
+                "score": None if known.score is None else 100 * known.score,
+                "selection": None if whose == PAPER else known.settings.get("selection"),
                 "hardware": " and ".join(dict.fromkeys(row["hardware"] for row in ours)),
                 "commit": " and ".join(dict.fromkeys(commit_text(row["commit"]).strip("`") for row in ours)),
-                "note": done,
+                "note": note,
             }
         )
 
     for dataset, best in found.items():
         if not reproduction.quick:
             own = reproduction.settings.get("paper", {}).get(dataset, {})
-            add(PAPER, dataset, shared()["protocols"]["paper"][dataset] | own, PAPERS_TRIALS, None)
-        known = Searched({}, len(rows[dataset]) or None, None) if best is None else best
-        whose = "ours, quick version" if reproduction.quick else "ours"
-        add(whose, dataset, known.settings, known.trials, known.score)
+            add(PAPER, dataset, Searched(shared()["protocols"]["paper"][dataset] | own, PAPERS_TRIALS, None), "")
+        whose, ended = "ours, quick version" if reproduction.quick else "ours", rows[dataset]
+        if best is None:
+            add(whose, dataset, Searched({}, len(ended) or None, None), _in_vain(ended, folder / dataset))
+        else:
+            add(whose, dataset, best, _lacks(best, len(ended), asked))
     head = ("data", "settings", *(name.replace("_", " ") for name in SETTINGS), "trials", "score", "")
     trials = [row for dataset in found for row in rows.get(dataset, ())]
     notes = [_note(reproduction), *_selection(reproduction, found), *([f"{origin(trials)}."] if trials else [])]
     return Table(head, tuple(lines), tuple(notes), records=tuple(records))
+
+
+def _lacks(found: Searched, rows: int, asked: int) -> str:
+    """What a search that has found settings lacks of the trials that are asked for, or of their rows, in words."""
+    if (trials := found.trials) is None:
+        return ""
+    lacks = [f"not done: {trials} of {number_of(asked, 'trial')}"] if trials < asked else []
+    lacks += ["all drawn at random"] if trials <= STARTUP else []
+    if rows > trials:
+        lacks.append(f"settings of the first {trials}, and {rows} have ended: run it again")
+    elif rows < trials:
+        lacks.append(f"rows of {rows} of {number_of(trials, 'trial')} are here")
+    return "; ".join(lacks)
 
 
 def _in_vain(rows: Sequence[Row], folder: Path) -> str:

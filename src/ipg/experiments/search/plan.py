@@ -12,10 +12,12 @@ from ipg.experiments.search.space import describe
 from ipg.experiments.study import ELSEWHERE
 from ipg.methods.space import Range
 
-__all__ = ["MACHINE", "Plan", "Sampler", "State", "Tried"]
+__all__ = ["MACHINE", "STARTUP", "Plan", "Sampler", "State", "Tried"]
 
 MACHINE = (*ELSEWHERE, "engine")
 """Settings that a search may go on with others of: how fast trials run, and where."""
+STARTUP = 10
+"""Until so many trials have ended TPE draws at random."""
 Sampler = Literal["tpe", "random"]
 State = Literal["complete", "wrong", "pruned", "failed", "running"]
 """`wrong`: training collapsed or ran into NaN, which counts as the worst value; `failed`: there is no telling."""

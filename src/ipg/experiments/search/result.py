@@ -12,14 +12,14 @@ from typing import Any
 
 from ipg.config import RunConfig
 from ipg.experiments.search.objective import Objective
-from ipg.experiments.search.plan import Plan, Tried
+from ipg.experiments.search.plan import STARTUP, Plan, Tried
 from ipg.experiments.search.space import configure, describe
 from ipg.experiments.search.trial import WORST, in_percent, in_words
 from ipg.experiments.study import ELSEWHERE
 from ipg.files import write_text
 from ipg.words import number_of
 
-__all__ = ["OBJECTIVES", "Found", "best_of", "origin_of", "to_toml", "toml_value"]
+__all__ = ["OBJECTIVES", "Found", "best_of", "best_row", "origin_of", "to_toml", "toml_value"]
 
 OBJECTIVES: dict[Objective, str] = {
     "search": "accuracy on the split search, held out of the test environment",
@@ -90,6 +90,13 @@ def best_of(trials: Sequence[Tried], *, by: str) -> Tried | None:
     return max(seen, key=rank, default=None)
 
 
+def best_row(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """Which of the rows of trials is that of the best, by the same rule; None where none came to its end."""
+    trials = [Tried(row["number"], row["state"], row["value"], {}, row) for row in rows]
+    best = best_of(trials, by="value")
+    return None if best is None else trials.index(best)
+
+
 def to_toml(found: Found) -> str:
     """The best configuration; comments say how it was found and what every trial was worth."""
     values = {name: value for name, value in asdict(found.config).items() if name not in LEFT_OUT and value is not None}
@@ -107,7 +114,8 @@ def _origin(found: Found) -> Iterator[str]:
     if best is None or best.value is None:
         return
     yield f"{plan.base.method} on {plan.base.data}: the best of {number_of(found.done, 'trial')} of `ipg search`."
-    yield f"Sampler {plan.sampler}, seed {plan.base.seed}, which all trials were trained with."
+    begins = f", at random until {STARTUP} trials have ended" if plan.sampler == "tpe" else ""
+    yield f"Sampler {plan.sampler}{begins}; seed {plan.base.seed}, which all trials were trained with."
     yield f"Maximised: {OBJECTIVES[plan.objective]}, at the epoch that a run keeps."
     yield "The search had no test images: they were taken out of the data before it began."
     yield f"Best: trial {best.number}, {in_percent(best.value, 2)} ({in_words(best.settings)})."

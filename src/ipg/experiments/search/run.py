@@ -170,9 +170,14 @@ def search(
 
 def _write(ledger: Ledger, folder: Path) -> Found:
     found = Found(ledger.plan, ledger.tried(), ledger.importances())
+    _keep(found, folder)
+    return found
+
+
+def _keep(found: Found, folder: Path) -> None:
+    """Write down the best so far, after every trial: whatever ends the search, the file tells of all that are done."""
     if found.best is not None:
         found.write(folder / BEST)
-    return found
 
 
 def _work_off(
@@ -209,6 +214,7 @@ def _work_off(
                 trial = taken[ended.key]
                 view.keep_up(Found(plan, ledger.tried(), {}))
                 view.ended(trial, _settle(ledger, store, trial, ended, busy))
+                _keep(Found(plan, ledger.tried(), {}), folder)
                 failures = failures + 1 if ended.state == "failed" else 0
                 if failures == MOST_FAILURES:
                     raise ValueError(f"{failures} trials in a row have failed, the last: {ended.error}")

@@ -8,11 +8,10 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
-from ipg.config import ConfigError, RunConfig
+from ipg.config import ConfigError, RunConfig, setting_meant
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults, parse_options
 from ipg.methods.space import Choice, LogUniform, Range, Uniform, Whole, ZeroOr
-from ipg.words import did_you_mean
 
 __all__ = ["COMMON", "configure", "describe", "ends", "gather_space", "told_of", "warn_of_pace"]
 
@@ -137,7 +136,7 @@ def _parse(text: str, base: RunConfig) -> tuple[str, Range]:
     name = name.replace("-", "_")
     known = {field.name for field in fields(RunConfig)} - set(SETTLED) | set(option_defaults(method_class(base.method)))
     if name not in known:
-        hint = did_you_mean(name, known) or "it has to be a setting of the run or an option of the method"
+        hint = setting_meant(name, known) or "it has to be a setting of the run or an option of the method"
         raise ValueError(f"{name!r} is nothing that trials can differ in; {hint}")
     if equals:
         return name, _range(values)

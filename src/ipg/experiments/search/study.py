@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ipg.config import ConfigError
 from ipg.data.names import is_own
-from ipg.experiments.search.plan import MACHINE, Plan, State, Tried
+from ipg.experiments.search.plan import MACHINE, STARTUP, Plan, State, Tried
 from ipg.experiments.search.space import configure
 from ipg.experiments.search.storage import Holds, require_optuna
 from ipg.experiments.search.trial import SearchTrial, limits
@@ -166,7 +166,7 @@ class Ledger:
                 self.study.sampler = samplers.RandomSampler(seed=seed)
             else:
                 self.study.sampler = samplers.TPESampler(
-                    n_startup_trials=10, n_ei_candidates=24, multivariate=False, constant_liar=True, seed=seed
+                    n_startup_trials=STARTUP, n_ei_candidates=24, multivariate=False, constant_liar=True, seed=seed
                 )
             yield
 
