@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 
 def test_a_healthy_run(ipg, bars: list[str]) -> None:
     ipg("train", *bars, "--epochs", "8", "--learning-rate", "0.01", "--every", "1", "--output", "healthy")
@@ -65,5 +67,17 @@ def test_what_cannot_be_read_is_said_in_a_line(assert_refused, finished: Path, t
     assert_refused("doctor", tmp_path / "nowhere", says=("is not the folder of a run",))
     (finished / "metrics.jsonl").write_text("{", encoding="utf-8")
     assert_refused("doctor", finished, says=("metrics.jsonl is damaged",))
-    (finished / "config.json").write_text("{}", encoding="utf-8")
-    assert_refused("doctor", finished, says=("config.json is not of a run",))
+    for wrong in ({}, {"config": []}, {"config": {"data": 3}}):
+        (finished / "config.json").write_text(json.dumps(wrong), encoding="utf-8")
+        assert_refused("doctor", finished, says=("config.json is damaged or not of a run",))
+
+
+@pytest.mark.parametrize("wrong", [[], {"classes": 3}, {"classes": [3]}, {"shape": 3}, {"shape": [1]}, {"network": 3}])
+def test_a_record_that_no_run_writes(assert_refused, finished: Path, wrong: object) -> None:
+    file = finished / "config.json"
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    origin = {**stored["origin"], **wrong} if isinstance(wrong, dict) else wrong
+    file.write_text(json.dumps({**stored, "origin": origin}), encoding="utf-8")
+    (finished / "done").write_text("", encoding="utf-8")  # as runs ended that kept no digests yet
+    for line in (["doctor"], ["evaluate"], ["export"], ["report"]):
+        assert_refused(*line, finished, says=(f"{file} is damaged or not of a run",))

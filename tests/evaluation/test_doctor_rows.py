@@ -148,6 +148,49 @@ def test_what_was_learnt_and_lost(balanced: list[float], disagreement: Any, conf
     assert "learnt and lost" not in found(RunLog(config, told, {"kind": "CollapseError", "step": 9}))  # keeps no epoch
 
 
+@pytest.mark.parametrize(
+    ("changes", "images", "config", "expected"),
+    [
+        ({}, 1000, {}, ["line misplaced"]),
+        ({"balanced": 0.51}, 1000, {}, ["line misplaced"]),  # near chance, and for this reason
+        ({"balanced": 0.51, "auroc": 0.89}, 1000, {}, ["validation at chance"]),
+        ({"auroc": None}, 1000, {}, []),
+        ({"predicted_classes": 1}, 1000, {}, ["one class predicted"]),
+        ({}, 1000, {"decision": "balanced"}, []),
+        ({}, 1000, {"decision": "argmax"}, ["line misplaced"]),
+        ({}, 20, {}, ["line misplaced"]),
+        ({}, 18, {}, ["validation at chance"]),  # nine images of a class say nothing
+    ],
+)
+def test_a_line_that_is_misplaced(
+    changes: dict[str, Any], images: int, config: dict[str, Any], expected: list[str]
+) -> None:
+    """One class is always right and the other never, though the network ranks them well."""
+    groups = {name: {"accuracy": share, "count": images // 2} for name, share in (("a, all", 0.0), ("b, all", 1.0))}
+    told = {"average": 0.6, "balanced": 0.6, "predicted_classes": 2, "groups": groups, "auroc": 0.95} | changes
+    found_there = found(RunLog({"method": "ipg", **config}, rows(validation=told)))
+    assert list(found_there) == expected
+    if expected == ["one class predicted"]:
+        assert "--decision balanced, which moves the line" in found_there["one class predicted"].remedy
+    if expected == ["line misplaced"]:
+        assert f"of the {images // 2} images of one class only 0.0 % are right, where guessing gives 50.0 %" in (
+            found_there["line misplaced"].meaning
+        )
+        assert "--decision balanced" in found_there["line misplaced"].remedy
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.0, ["line misplaced"]), (0.2, []), (0.5, [])])
+def test_a_line_among_three_classes_is_misplaced_below_a_third(share: float, expected: list[str]) -> None:
+    names = ("a, x", "a, y", "b, x", "b, y", "c, x", "c, y")
+    accuracy: list[float | None] = [share, None, 1.0, None, None, 1.0]
+    counts = [0 if value is None else 20 for value in accuracy]
+    groups = {
+        name: {"accuracy": right, "count": count} for name, right, count in zip(names, accuracy, counts, strict=True)
+    }
+    told = {"average": 0.7, "balanced": (share + 2) / 3, "predicted_classes": 3, "groups": groups, "auroc": 0.97}
+    assert list(found(RunLog({}, rows(validation=told)))) == expected
+
+
 def test_who_has_lost_what_was_learnt_is_not_told_to_train_longer() -> None:
     epochs = [validation(0.5), validation(1.0), validation(0.5, predicted=1)]
     log = RunLog({"learning_rate": 0.01}, rows(validation=epochs, pair_disagreement=0.0, task_loss=0.69))
@@ -212,6 +255,30 @@ def test_plain_training_is_given_no_advice_on_guidance() -> None:
         assert "erm" not in remedy
         guided = RunLog({"method": "ipg", "alpha": 0.1}, rows(**changes))
         assert "raise alpha" in found(guided)[name].remedy
+
+
+@pytest.mark.parametrize("steps", [12, 1200])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("one class predicted", validation(0.5, predicted=1)),
+        ("validation at chance", validation(0.5)),
+        ("task hardly learnt", validation(0.6)),
+    ],
+)
+def test_who_takes_steps_that_are_too_large_is_not_told_to_train_longer(
+    name: str, values: dict[str, Any], steps: int
+) -> None:
+    def remedy(loss: float) -> str:
+        logged = [row | {"step": steps * row["epoch"] // 3} for row in rows(validation=values, task_loss=loss)]
+        return found(RunLog({"method": "ipg", "learning_rate": 1.0, "epochs": 3}, logged))[name].remedy
+
+    too_large = (
+        "Lower the learning rate (now 1.0) or warm it up (--warmup 300): the task loss is 32.3, where guessing has"
+    )
+    assert remedy(32.289) == f"{too_large} 0.693."
+    assert remedy(1.05).startswith("Lower the learning rate")
+    assert "longer" in remedy(1.03)
 
 
 @pytest.mark.parametrize(

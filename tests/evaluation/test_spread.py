@@ -17,6 +17,13 @@ def test_mean_and_deviation_by_hand() -> None:
     assert found.deviation == pytest.approx(13**0.5, rel=1e-15)
 
 
+def test_two_values_have_a_deviation_and_an_interval() -> None:
+    found = spread([1.0, 3.0])
+    assert (found.mean, found.count) == (2.0, 2)
+    assert found.deviation == pytest.approx(2**0.5)
+    assert found.interval == (1.0, 3.0)  # a quarter of the resamples is all of the lower one
+
+
 def test_a_single_value_has_neither_deviation_nor_interval() -> None:
     assert spread([5.0]) == spread(iter([5.0]))
     assert (spread([5.0]).deviation, spread([5.0]).interval) == (None, None)

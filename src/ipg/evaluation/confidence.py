@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ipg.rationale import double_precision
+
 __all__ = ["BINS", "calibration_error", "confidence_metrics"]
 
 BINS = 15
@@ -31,7 +33,7 @@ def confidence_metrics(logits: Tensor, label: Tensor) -> dict[str, Any]:
 
     A single logit (K = 1) is that of the second of two classes.
     """
-    scores = (logits.cpu() if logits.device.type == "mps" else logits).detach().double()  # which has no such numbers
+    scores = double_precision(logits.detach())
     truth = label.to(scores.device)
     if scores.shape[1] == 1:
         scores = torch.cat([torch.zeros_like(scores), scores], dim=1)

@@ -49,7 +49,7 @@ def draw_line(logits: Tensor, answers: Callable[[Tensor], Tensor], table: ImageT
         table: the images.
         rule: as for `decide`.
     """
-    said, label, unit = logits.detach().double().cpu(), table.label.cpu(), _units(table, rule)
+    said, label, unit = logits.detach().cpu().double(), table.label.cpu(), _units(table, rule)
     offsets = kept = torch.zeros(said.shape[1], dtype=torch.float64)
     if not len(said):
         return kept
@@ -58,7 +58,7 @@ def draw_line(logits: Tensor, answers: Callable[[Tensor], Tensor], table: ImageT
     for _ in range(LINES):
         move = decide(said, table, rule)
         promised, offsets = worth(said + move), offsets + move
-        said = answers(offsets).detach().double().cpu()
+        said = answers(offsets).detach().cpu().double()
         if (shown := worth(said)) >= best:
             best, kept = shown, offsets
         if best >= promised:
@@ -78,7 +78,7 @@ def decide(logits: Tensor, table: ImageTable, rule: str) -> Tensor:
         rule: `worst_group`, the highest accuracy of the group that has the lowest, then of the mean of groups; or
             `balanced`, the highest mean accuracy of the classes, which needs no group labels.
     """
-    said, label, unit = logits.detach().double().cpu(), table.label.cpu(), _units(table, rule)
+    said, label, unit = logits.detach().cpu().double(), table.label.cpu(), _units(table, rule)
     offsets = torch.zeros(said.shape[1], dtype=torch.float64)
     if not len(said):
         return offsets

@@ -17,7 +17,7 @@ from ipg.evaluation.confidence import confidence_metrics
 from ipg.evaluation.parts import in_parts
 from ipg.evaluation.statistics import at_chance, counted, lowest
 from ipg.modes import unchanged
-from ipg.rationale import predicted_class
+from ipg.rationale import double_precision, predicted_class
 
 __all__ = [
     "evaluate", "evaluating", "evaluation_batch", "group_metrics", "guesses", "intervals", "is_constant", "logits",
@@ -126,7 +126,7 @@ def group_metrics(predictions: Tensor, table: ImageTable, *, training: ImageTabl
     groups = [share for share, _ in by_group if share is not None]
     classes = [share for share, _ in by_class if share is not None]
     return {
-        "average": float(right.double().mean()) if len(table) else None,
+        "average": float(double_precision(right).mean()) if len(table) else None,
         "average_reweighted": None if training is None else _reweighted(by_group, training),
         "group_mean": _mean(groups),
         "worst_group": min(groups, default=None),

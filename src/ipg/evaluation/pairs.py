@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ipg.evaluation.groups import logits
 from ipg.evaluation.statistics import counted
 from ipg.pairs.pairset import PairSet
-from ipg.rationale import predicted_class
+from ipg.rationale import double_precision, predicted_class
 
 __all__ = ["disagreement", "pair_disagreement", "pair_metrics"]
 
@@ -26,7 +26,7 @@ def disagreement(logits_of: Callable[[Tensor], Tensor], pairs: PairSet | None) -
     if pairs is None or len(pairs) == 0:
         return None
     first, second = (predicted_class(logits_of(members)) for members in (pairs.first, pairs.second))
-    return float((first != second).double().mean())
+    return float(double_precision(first != second).mean())
 
 
 def pair_metrics(

@@ -19,6 +19,7 @@ FINDINGS: tuple[Check, ...] = (
     training.learnt_and_lost,
     training.one_class_predicted,
     training.validation_at_chance,
+    training.line_misplaced,
     training.task_hardly_learnt,
     training.task_gradient_scaled_to_nothing,
     training.clip_on_most_steps,

@@ -16,9 +16,9 @@ from ipg.restarts import rate_after
 from ipg.words import are, number_of, times
 
 __all__ = [
-    "clip_on_most_steps", "floor_on_most_steps", "learnt_and_lost", "loss_not_finite", "one_class_predicted",
-    "one_class_remedy", "representation_collapsed", "run_begun_again", "task_gradient_scaled_to_nothing",
-    "task_hardly_learnt", "validation_at_chance",
+    "clip_on_most_steps", "floor_on_most_steps", "learnt_and_lost", "line_misplaced", "loss_not_finite",
+    "one_class_predicted", "one_class_remedy", "representation_collapsed", "run_begun_again",
+    "task_gradient_scaled_to_nothing", "task_hardly_learnt", "validation_at_chance",
 ]  # fmt: skip
 
 MOST = 0.5
@@ -28,6 +28,8 @@ TINY_SCALE = 0.01
 LEARNT, HARDLY_LEARNT = 0.5, 0.9
 """Task loss, as a share of what guessing has, below which the training images are learnt, and above which they are not.
 A quarter of wrong labels puts a floor of 0.81 under it."""
+DIVERGED = 1.5
+"""Task loss, as a share of what guessing has, above which steps are too large for a network that learns nothing."""
 POOR = 1 / 3
 """Share of the way from guessing to all right below which validation accuracy is poor."""
 FEW_STEPS = 100
@@ -36,7 +38,10 @@ LOST = 0.25
 """How far the merit of an epoch by `--selection pairs` must lie above that of the last for something to be lost."""
 SPLIT, FEW_IMAGES = 0.5, 10
 """Gap in accuracy between groups of one class from which something else than the class decides, and images below which
-a group says nothing."""
+a group, or a class, says nothing."""
+APART = 0.9
+"""Area under the ROC curve from which a network tells the classes apart, wherever the line between them lies."""
+MOVE_LINE = "Train again with another --output and --decision balanced, which moves the line between the classes"
 
 # -- failures --------------------------------------------------------------------------------------------------------
 
@@ -153,8 +158,12 @@ def one_class_remedy(log: RunLog) -> str:
     """What to do about a network that gives every image the same class."""
     if lost := learnt_and_lost(log):
         return lost.remedy
+    if smaller := _smaller_steps(log):
+        return smaller
     if short := _too_short(log):
         return short
+    if _unanswered(log):
+        return f"{MOVE_LINE}: the classes are told apart (AUROC {percent(log.validation['auroc'])}); or {longer(log)}."
     alpha = "; raise alpha, too, if the task loss does not fall" if log.guided else ""
     rate = log.config.get("learning_rate")
     return _after_weights(log, f"change the learning rate (now {rate}) or {_warm_up(log)}, and {longer(log)}{alpha}.")
@@ -186,7 +195,7 @@ def _weights_remedy(log: RunLog) -> str:
 
 def validation_at_chance(log: RunLog) -> Finding | None:
     """Validation accuracy is what guessing would give, and pairs that disagree do not say why."""
-    if not _at_chance(log) or _seen_in_pairs(log) or learnt_and_lost(log):
+    if not _at_chance(log) or _seen_in_pairs(log) or learnt_and_lost(log) or line_misplaced(log):
         return None
     images, chance = sum(group["count"] for groups in log.groups for group in groups), 1 / len(log.groups)
     leans, learnt = _split(log) >= SPLIT, _of_guessing(log) < LEARNT
@@ -235,10 +244,21 @@ def _too_short(log: RunLog) -> str:
 
 def _chance_remedy(log: RunLog) -> str:
     """What to do about a task that is not learnt at all."""
+    if smaller := _smaller_steps(log):
+        return smaller
     if short := _too_short(log):
         return short
     alpha = "; if --method erm learns the task and this run does not, raise alpha" if log.guided else ""
     return _after_weights(log, f"use another learning rate, or {longer(log)}; check labels and images{alpha}.")
+
+
+def _smaller_steps(log: RunLog) -> str:
+    """What to do about a loss far above that of guessing, which steps that are too large leave; nothing of others."""
+    if not _of_guessing(log) > DIVERGED:
+        return ""
+    loss, rate = log.of_steps("task_loss")[-1], log.config.get("learning_rate")
+    high = f"the task loss is {loss:.3g}, where guessing has {math.log(len(log.groups)):.3g}"
+    return _after_weights(log, f"lower the learning rate (now {rate}) or {_warm_up(log)}: {high}.")
 
 
 def _split(log: RunLog) -> float:
@@ -253,6 +273,34 @@ def _of_guessing(log: RunLog) -> float:
     return losses[-1] / math.log(classes) if losses and classes > 1 else math.nan
 
 
+def line_misplaced(log: RunLog) -> Finding | None:
+    """The classes are told apart, and yet one of them is right less often than guessing would have it."""
+    if log.validation.get("predicted_classes") == 1 or learnt_and_lost(log) or (worst := _unanswered(log)) is None:
+        return None
+    share, count = worst
+    return Finding(
+        "line misplaced",
+        "warning",
+        f"The network tells the classes apart (AUROC {percent(log.validation['auroc'])} on validation images), and yet "
+        f"of the {count:,} images of one class only {percent(share)} are right, where guessing gives "
+        f"{percent(1 / len(log.groups))}: it answers the others too often.",
+        f"{MOVE_LINE}, or {longer(log)}.",
+    )
+
+
+def _unanswered(log: RunLog) -> tuple[float, int] | None:
+    """Accuracy and number of the images of the worst class, where it is below chance though classes are told apart."""
+    area = log.validation.get("auroc")
+    if area is None or area < APART or log.config.get("decision", "argmax") != "argmax":
+        return None
+    counts = [sum(group["count"] for group in groups) for groups in log.groups]
+    rights = [sum(group["count"] * (group["accuracy"] or 0) for group in groups) for groups in log.groups]
+    known = [(right / count, count) for right, count in zip(rights, counts, strict=True) if count >= FEW_IMAGES]
+    share, count = min(known, default=(1.0, 0))
+    below = bool(count) and share < 1 / len(counts) and not at_chance(share, len(counts), count)
+    return (share, count) if below else None
+
+
 def task_hardly_learnt(log: RunLog) -> Finding | None:
     """After its last epoch the task loss is near that of guessing, and validation accuracy is poor."""
     balanced, share = log.validation.get("balanced"), _of_guessing(log)
@@ -261,19 +309,20 @@ def task_hardly_learnt(log: RunLog) -> Finding | None:
     chance = 1 / len(log.groups)
     if balanced >= chance + POOR * (1 - chance) or log.validation.get("predicted_classes") == 1:
         return None
-    if validation_at_chance(log) or learnt_and_lost(log) or task_gradient_scaled_to_nothing(log):
+    if any(check(log) for check in (validation_at_chance, learnt_and_lost, line_misplaced)):
+        return None
+    if task_gradient_scaled_to_nothing(log):
         return None
     held_out = log.of_epochs("pair_disagreement")
     agree = not held_out or held_out[-1] < DISAGREES  # where they do not, alpha had better be lowered
     alpha = f"raise alpha (now {log.config.get('alpha')}), " if log.guided and agree else ""
-    weights = _weights_remedy(log)
-    use = f"{weights}; or use" if weights else "Use"
+    higher = f"use a higher learning rate (now {log.config.get('learning_rate')}), {alpha}or {longer(log)}."
     return Finding(
         "task hardly learnt",
         "warning",
         f"The task loss is {log.of_steps('task_loss')[-1]:.3f} after {log.epochs} epochs, guessing has "
         f"{math.log(len(log.groups)):.3f}, and validation accuracy, averaged over classes, is {percent(balanced)}.",
-        f"{use} a higher learning rate (now {log.config.get('learning_rate')}), {alpha}or {longer(log)}.",
+        _smaller_steps(log) or _after_weights(log, higher),
     )
 
 
