@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 
 from ipg import files
-from ipg.files import leftovers, replacing, write_json, write_jsonl, write_tensors, write_text
+from ipg.files import leftovers, parse_json, replacing, write_json, write_jsonl, write_tensors, write_text
 
 
 def entries(folder: Path) -> list[str]:
@@ -147,6 +147,13 @@ def test_a_file_that_is_swept_before_it_is_locked_is_made_again(
     assert taken
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     assert (tmp_path / "notes.txt").read_text(encoding="utf-8") == "kept"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"a":' * 100_000])
+def test_what_is_no_json_is_a_value_error_however_deep(text: str) -> None:
+    assert parse_json('{"a": [1, null]}') == {"a": [1, None]}
+    with pytest.raises(ValueError, match=r"Expecting|nested too deeply"):
+        parse_json(text)
 
 
 def test_tensors_are_the_same_bytes_each_time(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Files that are either whole or not there: write to a temporary name in the same folder, then rename."""
+"""Files that are either whole or not there: write to a temporary name in the same folder, then rename.
+
+And JSON, as it is written and read.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
-    "SHARED", "leftovers", "make_private", "replacing", "sweep", "write_json", "write_jsonl", "write_tensors",
-    "write_text",
+    "SHARED", "leftovers", "make_private", "parse_json", "replacing", "sweep", "write_json", "write_jsonl",
+    "write_tensors", "write_text",
 ]  # fmt: skip
 
 SHARED = "IPG_SHARED"
@@ -121,6 +124,14 @@ def write_text(path: Path, text: str) -> Path:
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return path
+
+
+def parse_json(text: str) -> Any:
+    """The value in a JSON text; ValueError where it is none, or is nested too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def write_json(path: Path, value: Any) -> Path:

@@ -67,6 +67,17 @@ def test_a_person_judges(ipg, assert_refused, shapes: tuple[str, ...]) -> None:
     assert Path("pairs/manifest.csv").read_bytes() == before
 
 
+def test_a_table_that_has_moved_is_found_in_the_folder_it_is_in_now(ipg, assert_refused, shapes) -> None:
+    assert ipg("pairs", "build", "random", *shapes, "--split", "validation", "--count", "2", "--output", "p").code == 0
+    Path("shapes").rename("elsewhere")
+    there = "the pairs are of " + str(Path("shapes/labels.csv").absolute()) + ", which is not there; say where with"
+    assert_refused("pairs", "show", "p", says=(there,))
+    assert_refused("pairs", "show", "p", "--data-path", ".", says=(there,))
+    for line in (("show", "p"), ("audit", "p"), ("audit", "p", "--data", "elsewhere/labels.csv")):
+        assert ipg("pairs", *line, *(("--data-path", "elsewhere") if len(line) == 2 else ())).code == 0
+    assert "not compared" not in ipg("pairs", "audit", "p", "--data-path", "elsewhere").out
+
+
 def test_the_folder_says_which_data_it_is_of(ipg, assert_refused, shapes: tuple[str, ...], tmp_path: Path) -> None:
     assert ipg("pairs", "build", "random", *shapes, "--split", "validation", "--count", "2", "--output", "p").code == 0
     record = json.loads(Path("p/build.json").read_text())["validation"]["settings"]
@@ -150,6 +161,43 @@ def test_a_network_may_be_asked(ipg, embedded_runs: Path) -> None:
     assert "label changed" in done.out  # plain training leans on the colour
     assert "features" in read("pairs/manifest.csv")[0]
     assert "pixelated" in (ipg("pairs", "show", "pairs"), Path("pairs/sheet.html").read_text(encoding="utf-8"))[1]
+
+
+@pytest.mark.parametrize("method", ["erm", "oracle"])
+def test_a_run_on_other_images_may_be_asked(
+    ipg, shapes: tuple[str, ...], tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Of two channels or of one, at another size, and without its data: as `ipg predict` and `ipg evaluate` see it."""
+    assert ipg("train", *tiny, "--method", method, "--output", "run").code == 0  # on images of 2 channels, 14 x 14
+    ipg("pairs", "build", "background", *shapes, "--masks", "masks", "--count", "4", "--output", "pairs")
+    from ipg.evaluation import groups
+
+    took: set[tuple[int, ...]] = set()
+    predict = groups.predict
+
+    def spy(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
+        took.add(images.shape[1:])
+        return predict(model, images)
+
+    monkeypatch.setattr(groups, "predict", spy)
+    monkeypatch.setattr("ipg.notebook.Run.load", None)  # which reads the data of the run
+    done = ipg("pairs", "audit", "pairs", "--model", "run", "--device", "cpu", "--json")
+    assert (done.code in (0, 1), done.err, json.loads(done.out)["pairs"]) == (True, "", 4), done
+    assert took == {(1 if method == "oracle" else 2, 14, 14)}
+
+
+def test_a_run_of_ones_own_network_may_be_asked(ipg, assert_refused, shapes: tuple[str, ...]) -> None:
+    Path("mine.py").write_text(OWN_MODELS)
+    ipg("pairs", "build", "background", *shapes, "--masks", "masks", "--count", "4", "--output", "pairs")
+    start = ("--from", "python:mine.py:by_ground", "--method", "erm", "--epochs", "1", "--learning-rate", "1e-6")
+    assert ipg("train", *shapes, *start, "--output", "run").code == 0
+    line = ("pairs", "audit", "pairs", "--device", "cpu", "--json")
+    assert_refused(*line, "--model", "run", says=("made by your code", "add --network python:mine.py:by_ground"))
+    done = ipg(*line, "--model", "run", "--network", "python:mine.py:by_ground")
+    assert (done.code, json.loads(done.out)["rejected"]) == (1, {"label changed": 4})
+    network = ("--network", "python:mine.py:by_ground")
+    assert_refused(*line, *network, says=("--network makes the network of a run; name the run with --model",))
+    assert_refused(*line, *network, "--model", "python:mine.py:by_ground", says=("leave python:mine.py:by_ground out",))
 
 
 def test_any_trained_network_may_be_asked(ipg, assert_refused, shapes: tuple[str, ...]) -> None:
@@ -313,16 +361,16 @@ def test_the_same_command_goes_on_and_another_is_refused(ipg, assert_refused, sh
             ),
         ),
         (("matched", "--count", "4"), ("matched pairs are", "no label of labels has train images of two attributes")),
-        (("background", "--count", "4", "--masks", "none"), ("there are no masks at none",)),
+        (("background", "--count", "4", "--masks", "none"), ("there is no none, which --masks names",)),
         (("background", "--count", "4", "--masks", "shapes"), ("no mask for images/",)),
         (("background", "--count", "4", "--masks", "masks", "--keep", "bird"), ("keep='bird' is unknown",)),
-        (("matched", "--count", "2", "--features", "none.npy"), ("none.npy cannot be read as features",)),
+        (("matched", "--count", "2", "--features", "none.npy"), ("there is no none.npy, which --features names",)),
         (("matched", "--count", "2", "--network", "small_cnn"), ("--network and --weights go together",)),
         (
             ("matched", "--count", "2", "--features", "f.npy", "--network", "small_cnn", "--weights", "w"),
             ("--features and --network are two ways to the same",),
         ),
-        (("counterparts", "--table", "none.csv"), ("there is no table none.csv",)),
+        (("counterparts", "--table", "none.csv"), ("there is no none.csv, which --table names",)),
         (("invented", "--count", "2"), ("invented",)),
     ],
 )
@@ -339,8 +387,27 @@ def test_what_cannot_be_built(
     assert not Path("out").exists()
 
 
+def test_missing_files_are_told_together_before_images_are_decoded(
+    assert_refused, shapes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decode(*_: object) -> None:
+        raise ValueError("images are being decoded")
+
+    monkeypatch.setattr("ipg.cli.pairs_data.load_data", decode)
+    command = ("pairs", "build", "matched", *shapes, "--count", "2", "--output", "out")
+    given = ("--features", "none.npy", "--attributes", "none.csv")
+    says = ("there is no none.npy, which --features names", "there is no none.csv, which --attributes names")
+    assert_refused(*command, *given, says=says)
+    network = ("--network", "small_cnn", "--weights", "none.safetensors")
+    assert_refused(*command, *network, says=("there is no file none.safetensors with weights",))
+    assert_refused(*command, "--network", "smal_cnn", *network[2:], says=("smal_cnn", "small_cnn"))
+    hub = ("--network", "resnet18", "--weights", "hf_hub:somebody/resnet18")
+    assert_refused(*command, *hub, says=("images are being decoded",))
+
+
 def test_builders_that_need_files(assert_refused) -> None:
     options = ("--data", "colored_fashion", "--count", "4", "--output", "out")
+    Path("m").mkdir()
     assert_refused(
         "pairs", "build", "background", *options, "--masks", "m", says=("are of image files", "use recolored pairs")
     )
@@ -361,8 +428,9 @@ def test_manifests_that_are_none(assert_refused, ipg, shapes: tuple[str, ...]) -
     ipg("pairs", "build", "random", *shapes, "--split", "validation", "--count", "2", "--output", "p")
     assert_refused("pairs", "show", "p", "--output", "p/sheet.pdf", says=("is neither .html nor .png",))
     assert_refused("pairs", "audit", "p", "--model", "x", "--predictions", "y", says=("give one of them",))
-    Path("p/build.json").write_text("{")
-    assert_refused("pairs", "show", "p", says=("build.json cannot be read", "--data"))
+    for text in ("{", "[" * 100_000):
+        Path("p/build.json").write_text(text)
+        assert_refused("pairs", "show", "p", says=("build.json cannot be read", "--data"))
 
 
 def test_features_of_other_images(assert_refused, shapes: tuple[str, ...]) -> None:

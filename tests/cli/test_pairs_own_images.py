@@ -53,6 +53,28 @@ def test_pairs_of_a_drawn_split_serve_runs_of_every_seed(ipg, assert_refused, cl
     assert ipg("evaluate", "runs/1").code == 0
 
 
+def test_pairs_that_have_moved_with_their_data_keep_its_split_and_size(
+    ipg, assert_refused, classes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(ipg, classes, "--split-seed", "4")
+
+    def accepted(*more: str) -> int:
+        return json.loads(ipg("pairs", "audit", "pairs", "--dry-run", "--json", *more).out)["ok"]
+
+    before = accepted()
+    project = tmp_path / tmp_path.name
+    project.mkdir()
+    for name in ("classes", "pairs"):
+        Path(name).rename(project / name)
+    monkeypatch.chdir(project)
+    assert accepted() == before
+    assert ipg("pairs", "show", "pairs").code == 0
+    project.rename(tmp_path / "renamed")
+    monkeypatch.chdir(tmp_path / "renamed")
+    assert_refused("pairs", "audit", "pairs", says=("which is not there; say where with --data",))
+    assert accepted("--data", "classes") == before  # by another split they would be of images of another one
+
+
 def test_a_split_by_another_seed_goes_through_all_commands(
     ipg, classes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

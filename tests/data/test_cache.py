@@ -216,8 +216,9 @@ def test_listing_and_clearing(source: Source) -> None:
     assert (large.bytes, small.bytes) == (12 * 3 * 16 * 16, 12 * 3 * 8 * 8)
     facts = {name: small.facts[name] for name in ("data", "images", "size", "fit")}
     assert facts == {"data": "toys", "images": 12, "size": 8, "fit": "squeeze"}
-    small.path.with_suffix(".json").write_text("{")
-    assert list_cache()[1].facts == {}
+    for text in ("{", "[" * 100_000):
+        small.path.with_suffix(".json").write_text(text)
+        assert list_cache()[1].facts == {}
     assert clear_cache() >= large.bytes + small.bytes
     assert list_cache() == []
     assert int(images.sum()) > 0  # what is mapped stays

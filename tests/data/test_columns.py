@@ -29,6 +29,13 @@ def test_what_spreadsheets_write(separator: str, end: str, mark: str) -> None:
     assert parse_csv(text.encode(), "t.csv").values == {"path": ["ä.jpg"], "label": ["cat"]}
 
 
+@pytest.mark.parametrize("first", ["path,label", "path,label,,", "path,label, "])
+def test_what_spreadsheets_leave_behind(first: str) -> None:
+    table = parse_csv(f"{first}\na.jpg,cat,,\n,,,\n , \nb.jpg,,,\n,,\n".encode(), "t.csv")
+    assert table.values == {"path": ["a.jpg", "b.jpg"], "label": ["cat", ""]}
+    assert table.where(1) == "t.csv line 5"
+
+
 def test_gzipped(tmp_path: Path) -> None:
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n1,2\n"))
@@ -44,6 +51,9 @@ def test_gzipped(tmp_path: Path) -> None:
         (b"", "t.csv is empty"),
         (b"\n\n", "t.csv is empty"),
         (b"a,b\n", "has no row"),
+        (b"a,b\n,\n", "has no row"),
+        (b"a,b,,\n1,2,,3\n", "two columns of the name ''"),
+        (b"a,b\n1,2,3\n", "line 2 has 3 cells, its first line 2"),
         (b"a,a\n1,2\n", "two columns of the name 'a'"),
         ("a,b\n1,é\n".encode("latin-1"), "line 2: byte 0xe9 is not UTF-8; save the table as UTF-8"),
         ("a,b\n1,2\n".encode("utf-16"), "is not UTF-8"),

@@ -1,9 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from ipg.data.doubts import alike, too_many_labels
+from ipg.data.doubts import alike, too_many_attributes, too_many_labels
 from ipg.data.listing import Listing
 from ipg.data.sources import FolderSource
 
@@ -33,6 +34,16 @@ def test_labels_that_are_none(counts: list[int]) -> None:
 @pytest.mark.parametrize("counts", [[2, 2, 2], [4, 1, 1], [1, 1], [1, 0], [3, 3], [0, 0, 0]])
 def test_labels_that_may_be_some(counts: list[int]) -> None:
     assert too_many_labels(listing(counts)) is None
+
+
+@pytest.mark.parametrize(("values", "images", "doubted"), [(3, 5, True), (3, 6, False), (2, 2, False), (40, 79, True)])
+def test_attributes_that_are_none(values: int, images: int, doubted: bool) -> None:
+    plain = listing([images // 2, images - images // 2], held_out=50)
+    attribute = torch.cat([torch.arange(images) % values, values + torch.arange(50)])
+    said = too_many_attributes(replace(plain, attribute=attribute))
+    assert (said is not None) == doubted
+    if said is not None:
+        assert said.startswith(f"{values} attributes for {images} training images leave hardly two in a group.")
 
 
 def test_names_nearly_alike() -> None:

@@ -259,7 +259,7 @@ def test_what_is_no_data(tmp_path: Path, photos: Path, picture, put, write_csv) 
     with pytest.raises(DataError, match=r"1\.jpg is neither a folder nor a zip or table; expected"):
         read(tmp_path / "flat" / "1.jpg")
     put(photos / "stray.jpg", picture())
-    with pytest.raises(DataError, match=r"stray\.jpg is in no folder of a class"):
+    with pytest.raises(DataError, match=r"stray\.jpg is in no folder of a class; move it into one, or away"):
         read(photos)
 
 

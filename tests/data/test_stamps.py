@@ -53,7 +53,7 @@ def test_a_file_just_written_is_not_trusted(folder: Path, monkeypatch: pytest.Mo
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("damage", [b"", b"[1]", b"\xff", b'{"a/1.jpg": 3}'])
+@pytest.mark.parametrize("damage", [b"", b"[1]", b"[" * 100_000, b"\xff", b'{"a/1.jpg": 3}'])
 def test_a_damaged_record_is_made_anew(folder: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 2**62)
     first = stamp_files(folder, ["a/1.jpg"])

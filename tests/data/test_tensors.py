@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
@@ -32,6 +33,21 @@ def test_arrays_data_sets_and_other_names_of_splits() -> None:
     table = table_of({"train": TensorDataset(IMAGES, LABEL), "val": (IMAGES.numpy(), LABEL.numpy())})
     assert (table.splits, table.attributes) == (("train", "validation"), ("all",))
     assert torch.equal(table.part("train").images, table.part("validation").images)
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (("training", "val", "testing"), ("train", "validation", "test")),
+        (("0", "1", "2"), ("train", "validation", "test")),
+        (("Train", "DEV"), ("train", "validation")),
+        (("train", "valid"), ("train", "validation")),
+    ],
+)
+def test_what_people_call_splits(names: tuple[str, ...], splits: tuple[str, ...]) -> None:
+    table = table_of({name: (IMAGES + number, LABEL) for number, name in enumerate(names)})
+    assert table.splits == splits
+    assert [int(table.part(split).images[0, 0, 0, 0]) for split in splits] == list(range(len(splits)))
 
 
 class Items(Dataset[tuple[Any, ...]]):
@@ -111,6 +127,13 @@ def test_floats_become_the_nearest_bytes() -> None:
         ({"train": IMAGES}, r"train must be \(images, labels\) or"),
         ({"train": (IMAGES, LABEL[:3])}, r"train labels must be of shape \(4,\), one an image, got \(3,\)"),
         ({"train": (IMAGES, LABEL.float())}, r"train labels must be whole numbers, got torch\.float32; use \.long"),
+        ({"train": (IMAGES, ["cat", "dog"] * 2)}, "train labels must be .* of numbers, got a list of str; number them"),
+        ({"train": (IMAGES, np.array(["a"] * 4))}, "train labels must be .* got a ndarray of <U1; number them from 0"),
+        (
+            {"train": (list(IMAGES), LABEL)},
+            "train images must be .*, got a list of Tensor; torch.stack makes",
+        ),
+        ({"train": (["a.png"] * 4, LABEL)}, "got a list of str; .* files go in as a folder or a table"),
         ({"train": (IMAGES, LABEL - 1)}, "train labels must be numbered from 0, got -1"),
         ({"train": (IMAGES, LABEL * 0 + 2)}, "every image has the label 2; a classifier needs two classes or more"),
         (

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ipg.config import ConfigError
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.table import ImageTable
 from ipg.pairs import edited
@@ -62,9 +63,12 @@ def test_prompts_for_other_data(shapes, tmp_path: Path) -> None:
     with pytest.raises(ProblemsError) as caught:
         read_prompts(path, shapes.table)
     assert len(caught.value.problems) == 2
-    path.write_text("no toml")
-    with pytest.raises(DataError, match="cannot be read as TOML"):
-        read_prompts(path, shapes.table)
+    for text in ("no toml", "a = " + "[" * 5000):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="is not valid TOML"):
+            read_prompts(path, shapes.table)
+    with pytest.raises(ConfigError, match="there is no file of prompts"):
+        read_prompts(tmp_path / "missing.toml", shapes.table)
 
 
 def test_candidates_of_every_group(faces: ImageTable) -> None:

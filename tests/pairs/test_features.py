@@ -32,13 +32,18 @@ def test_files_that_hold_no_features(shapes, tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", weights=features)
     np.savez(tmp_path / "few.npz", features=features, names=np.array(["a", "b", "c"]))
     np.savez(tmp_path / "odd.npz", features=features, names=np.array(["a"]))
+    np.savez(tmp_path / "single.npz", features=features, names=np.array("a"))
     (tmp_path / "broken.npz").write_bytes(b"PK no zip")
     (tmp_path / "broken.safetensors").write_bytes(b"nothing")
+    for name, names in (("deep", "[" * 100_000), ("number", "3"), ("lists", "[[1], [2], [3]]")):
+        save_file({"features": torch.zeros(3, 2)}, tmp_path / f"{name}.safetensors", metadata={"names": names})
     for name, says in (
         *(("flat.npy", r"of shape \(5,\); expected numbers"), ("text.npy", "expected numbers")),
         *(("other.npz", "cannot be read as features"), ("few.npz", "has no features of 44 images, the first of them")),
-        *(("odd.npz", "3 rows of features but 1 names"), ("broken.npz", "cannot be read as features")),
+        *((f"{name}.npz", "3 rows of features but 1 names") for name in ("odd", "single")),
+        ("broken.npz", "cannot be read as features"),
         *(("broken.safetensors", "cannot be read as features"), ("none.npy", "cannot be read as features")),
+        *((f"{name}.safetensors", "cannot be read as features") for name in ("deep", "number", "lists")),
     ):
         with pytest.raises(DataError, match=says):
             read_features(tmp_path / name, shapes.table)

@@ -49,10 +49,18 @@ def test_files_without_opinions(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", image=np.array(["a"]))
     np.savez(tmp_path / "e.npz", image=np.array(["a"]), logits=np.zeros(1))
     np.savez(tmp_path / "f.npz", image=np.array(["a"]), label=np.zeros(2))
+    np.savez(tmp_path / "g.npz", image=np.array(["a"]), label=np.array(["cat"]))
+    np.savez(tmp_path / "h.npz", image=np.array("a"), attribute=np.array(3))
+    np.savez(tmp_path / "i.npz", image=np.array("a"), features=np.zeros(1))
+    np.savez(tmp_path / "j.npz", image=np.array(["a", "b"]), features=np.array([[0.0, 1.0], [np.nan, 2.0]]))
     for name, says in (
         *(("a.csv", "has no column but image"), ("b.csv", "has no column image"), ("c.npz", "cannot be read as npz")),
         *(("d.npz", "holds image; expected image, and label"), ("e.npz", "holds logits; expected label")),
         ("f.npz", "has 1 images but 2 rows of label"),
+        ("g.npz", r"holds <U3 of shape \(1,\) as label; expected numbers, a row an image; a CSV may have texts"),
+        ("h.npz", r"holds int64 of shape \(\) as attribute; expected numbers, a row an image$"),
+        ("i.npz", r"as features; expected numbers, \(N, D\)$"),
+        ("j.npz", "holds NaN or infinity as features; leave out images of which nothing is known"),
     ):
         with pytest.raises(DataError, match=says):
             read_opinions(tmp_path / name)

@@ -26,7 +26,9 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, name: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"version": 3}), json.dumps({"train": {"settings": 3}})])
+@pytest.mark.parametrize(
+    "text", ["{", "[" * 100_000, "[]", json.dumps({"version": 3}), json.dumps({"train": {"settings": 3}})]
+)
 def test_a_record_of_something_else_is_not_advised_to_be_deleted(tmp_path: Path, text: str) -> None:
     (tmp_path / RECORD).write_text(text)
     with pytest.raises(DataError, match=r"holds a build\.json that is not of pairs; name another --output"):

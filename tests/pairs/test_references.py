@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,21 @@ def test_images_of_the_data_and_files(folder: Path, shapes) -> None:
 def test_what_leads_nowhere(folder: Path, shapes, reference: str, says: str) -> None:
     with pytest.raises(DataError, match=says):
         References(folder, shapes.table).image(reference)
+
+
+def test_a_name_from_another_folder_is_known_again(folder: Path, shapes) -> None:
+    table = replace(shapes.table, names=tuple(f"train/{row}.png" for row in range(len(shapes.table))))
+    references, name = References(folder, table), "train/3.png"
+    for given in ("3.png", "elsewhere/3.png", "elsewhere\\3.png", "/home/me/train/3.png"):
+        with pytest.raises(DataError) as caught:
+            references.row(given)
+        assert str(caught.value).endswith(f"has no image {given!r}; is {name!r} meant?")
+
+
+def test_of_two_images_that_may_be_meant_none_is_named(folder: Path, shapes) -> None:
+    table = replace(shapes.table, names=tuple(f"{row}/a.png" for row in range(len(shapes.table))))
+    with pytest.raises(DataError, match=r"has no image 'a.png'$"):
+        References(folder, table).row("a.png")
 
 
 def test_without_a_data_set(folder: Path) -> None:

@@ -54,8 +54,8 @@ def test_a_page_with_everything_in_it(manifest: Manifest, shapes, tmp_path: Path
     assert all(str(image["src"]).startswith("data:image/") for image in tags.of("img"))
     assert not re.findall(r'(?:src|href)="(?!data:)', text)
     assert "<h1>8 pairs of pairs</h1>" in text
-    assert "By label: cross 4, disc 4" in text
-    assert "Verdicts: ok 8" in text
+    assert "By label: cross: 4, disc: 4" in text
+    assert "Verdicts: ok: 8" in text
     assert {box["type"] for box in tags.of("input")} == {"checkbox"}  # nothing is rejected: nothing to choose from
 
 
@@ -122,4 +122,4 @@ def test_small_images_are_shown_pixel_by_pixel(fashion, tmp_path: Path) -> None:
     assert "image-rendering: pixelated" in text
     assert "Verdicts" not in text
     text = page(tmp_path / "s.html", reject(manifest, [2]), References(manifest.folder, fashion))
-    assert "Verdicts: not judged 3, by eye 1" in text  # one word by hand is no audit of the others
+    assert "Verdicts: not judged: 3, by eye: 1" in text  # one word by hand is no audit of the others

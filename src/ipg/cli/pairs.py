@@ -9,7 +9,7 @@ import typer
 
 from ipg.cli import pairs_audit, pairs_build, pairs_merge, pairs_verdict
 from ipg.cli.errors import clear, help_without_command
-from ipg.cli.options import KnownAttributeColumn, KnownLabelColumn, KnownPathColumn
+from ipg.cli.options import MOVED, KnownAttributeColumn, KnownLabelColumn, KnownPathColumn
 from ipg.words import are, number_of
 
 __all__ = ["app"]
@@ -44,7 +44,7 @@ def show(
     count: Annotated[int, typer.Option(help="How many pairs to show, taken evenly from all.")] = 100,
     worst: Annotated[bool, typer.Option("--worst", help="Show the lowest scores of an audit first.")] = False,
     data: Annotated[str | None, typer.Option(help="The data set, if the folder does not say.")] = None,
-    data_path: Annotated[str | None, typer.Option(help="Where its files are, if they have moved.")] = None,
+    data_path: Annotated[str | None, typer.Option(help=MOVED)] = None,
     path_column: KnownPathColumn = None,
     label_column: KnownLabelColumn = None,
     attribute_column: KnownAttributeColumn = None,

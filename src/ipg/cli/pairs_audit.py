@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ipg.cli.options import KnownAttributeColumn, KnownLabelColumn, KnownPathColumn
+from ipg.cli.options import MOVED, KnownAttributeColumn, KnownLabelColumn, KnownPathColumn, Network
 from ipg.words import are, number_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ipg.cli.pairs_data import Data
     from ipg.pairs.members import Coverage
     from ipg.pairs.opinions import Opinions
@@ -39,7 +41,7 @@ data/waterbirds100/masks.zip --keep scene`
 def audit(
     manifest: Annotated[Path, typer.Argument(help="A manifest, or the folder it is in.", metavar="MANIFEST")],
     data: Annotated[str | None, typer.Option(help="The data set, if the folder does not say.")] = None,
-    data_path: Annotated[str | None, typer.Option(help="Where its files are, if they have moved.")] = None,
+    data_path: Annotated[str | None, typer.Option(help=MOVED)] = None,
     path_column: KnownPathColumn = None,
     label_column: KnownLabelColumn = None,
     attribute_column: KnownAttributeColumn = None,
@@ -63,6 +65,7 @@ def audit(
     normalization: Annotated[
         str | None, typer.Option(help="Normalisation its weights expect, if they do not say: imagenet, half, none, …")
     ] = None,
+    network: Network = None,
     predictions: Annotated[
         list[Path] | None,
         typer.Option(
@@ -87,6 +90,7 @@ def audit(
     """
     import json
 
+    from ipg.classifier import is_run
     from ipg.cli.pairs_data import open_data
     from ipg.cli.progress import bar
     from ipg.pairs.audit import audit as judge
@@ -100,12 +104,14 @@ def audit(
         raise ValueError("--model and --predictions both say what is in the images; give one of them")
     if model is None and normalization is not None:
         raise ValueError("--normalization is for --model, which is missing")
+    if network is not None and (model is None or not is_run(model)):
+        raise ValueError(f"--network makes the network of a run; name the run with --model, or leave {network} out")
     read = Manifest.read(manifest)
     columns = {"path_column": path_column, "label_column": label_column, "attribute_column": attribute_column}
     found = open_data(read.folder, data, data_path, size, columns=columns)
     opinions, coverage = Opinions(), None
     if model is not None:
-        opinions = _asked(model, normalization, found, size, device)
+        opinions = _asked(model, normalization, network, found, size, device)
     elif predictions:
         opinions, coverage = read_for(read, predictions, found.home if found else None)
     mask_of = None if masks is None else _masks(masks, keep, found)
@@ -139,37 +145,42 @@ def audit(
         raise typer.Exit(1)
 
 
-def _asked(spec: str, normalization: str | None, data: Data | None, size: int | None, device: str) -> Opinions:
+def _asked(
+    spec: str, normalization: str | None, network: str | None, data: Data | None, size: int | None, device: str
+) -> Opinions:
     """What a network says of images: their class, whatever its outputs are called, and their features."""
-    from ipg.classifier import is_run, open_classifier, seen
+    from torch.nn import functional as F
+
+    from ipg.classifier import is_run, open_classifier
+    from ipg.cli.own_network import open_with
     from ipg.evaluation.features import features
     from ipg.evaluation.groups import predict
-    from ipg.methods import method_class
-    from ipg.notebook import Run
     from ipg.pairs.opinions import Opinions
     from ipg.rationale import HeadNotFoundError, find_head
-    from ipg.training.device import resolve_device
 
     if is_run(spec):
         if normalization is not None:
             raise ValueError(f"the run {spec} says what its normalization is; leave --normalization out")
-        run = Run.load(Path(spec), device=device)
-        look = method_class(run.config.method).transform
-        where = resolve_device(device)
-        return Opinions(
-            label=lambda images: predict(run.model, look(images).to(where)),
-            features=lambda images: features(run.model, look(images)),
-        )
-    side, classes = (size, None) if data is None else (data.table.images.shape[-1], data.table.classes)
-    network = open_classifier(spec, size=side, classes=classes, normalization=normalization, device=device)
+        asked = open_with(Path(spec), network, device=device)
+    else:
+        side, classes = (size, None) if data is None else (data.table.images.shape[-1], data.table.classes)
+        asked = open_classifier(spec, size=side, classes=classes, normalization=normalization, device=device)
     try:
-        find_head(network.model)
-        headed = next(network.model.parameters(), None) is not None
+        find_head(asked.model)
+        headed = next(asked.model.parameters(), None) is not None
     except HeadNotFoundError:
         headed = False  # what enters it is not known then
+
+    def seen(images: Tensor) -> Tensor:
+        """Images with the channels and the side that the network knows."""
+        known, side = asked.seen(images), asked.shape[-1]
+        if known.shape[-1] == side:
+            return known
+        return F.interpolate(known, size=side, mode="bilinear", antialias=True)
+
     return Opinions(
-        label=lambda images: predict(network.model, seen(images, network.shape[0])),
-        features=(lambda images: features(network.model, seen(images, network.shape[0]))) if headed else None,
+        label=lambda images: predict(asked.model, seen(images)),
+        features=(lambda images: features(asked.model, seen(images))) if headed else None,
     )
 
 

@@ -177,9 +177,12 @@ def build(
     from ipg.cli.pairs_plan import plan_of
     from ipg.cli.progress import bar
     from ipg.data.reading import Reading
+    from ipg.models.build import check_named
     from ipg.pairs.plan import write
     from ipg.pairs.record import placed
 
+    if network is not None:
+        check_named(network, weights)
     reading = Reading(split_seed, path_column, label_column, attribute_column)
     found = load_data(data, data_path, size, seed, reading)
     before = _counts(output)
@@ -237,6 +240,8 @@ def _check(builder: str, own: dict[str, Any], count: int | None, split: str) -> 
     needed = {"counterparts": "table", "background": "masks"}.get(builder)
     if needed is not None and needed not in own:
         problems.append(f"{builder} pairs need --{needed}; see `ipg pairs build --help`")
+    files = [(name, value) for name, value in own.items() if isinstance(value, Path)]
+    problems += [f"there is no {file}, which --{name} names" for name, file in files if not file.exists()]
     if count is None and builder in ("background", "matched", "random", "recolored"):
         problems.append("say how many pairs with --count, e.g. --count 388")
     if count is not None and builder == "edited":

@@ -9,13 +9,14 @@ from types import MappingProxyType
 from typing import Any
 
 from ipg.data.errors import DataError
+from ipg.data.folder import is_table
 from ipg.data.listing import Listing
 from ipg.data.load import list_files, load
 from ipg.data.names import is_own
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 from ipg.pairs.record import RECORD, placed, read_record
-from ipg.whereabouts import find_file
+from ipg.whereabouts import find_data, find_file
 
 __all__ = ["Data", "load_data", "open_data"]
 
@@ -59,17 +60,34 @@ def open_data(
     known = _found(record.get("data"), folder)
     if not (name or known):
         return None
-    if name and (known is None or placed(name) != placed(known)):
+    if name and not (known and _same(name, known)):
         return load_data(name, path, size, 0, Reading(**given))
-    wanted, place = name or str(known), path or record.get("data_path")
-    if is_own(wanted) and place is None and ("/" in wanted or "\\" in wanted) and not Path(wanted).exists():
+    wanted, place = find_data(name or str(known), record.get("data_path"), run=folder / RECORD, given=path)
+    is_path = is_own(wanted) and ("/" in wanted or "\\" in wanted)
+    if is_path and (place is None or is_table(wanted)) and not Path(wanted).expanduser().exists():
         raise DataError(f"{folder / RECORD}: the pairs are of {wanted}, which is not there; say where with --data")
     reading = replace(Reading.kept(record), **given)
     return load_data(wanted, place, size or record.get("size"), int(record.get("seed", 0)), reading)
 
 
 def _found(data: Any, folder: Path) -> str | None:
-    """The data that a record names; a path that is not in full is looked for from here and above the pairs."""
+    """The data that a record names; a path is looked for from here and above the pairs, which it may have moved with.
+
+    Of a path in full its longest end that is there counts, of two names or more: one alone may be another project's.
+    """
     if not isinstance(data, str) or not data:
         return None
-    return data if not is_own(data) or Path(data).is_absolute() else find_file(data, run=folder / RECORD)
+    path = Path(data)
+    if not is_own(data) or (path.is_absolute() and path.exists()):
+        return data
+    if not path.is_absolute():
+        return find_file(data, run=folder / RECORD)
+    ends = [Path(*path.parts[first:]) for first in range(1, len(path.parts) - 1)]
+    above = (folder / RECORD).resolve().parents
+    return next((str(place / end) for end in ends for place in above if (place / end).exists()), data)
+
+
+def _same(name: str, known: str) -> bool:
+    """Whether `name` is the data that the pairs were made from, there or where it has moved to."""
+    moved = is_own(name) and is_own(known) and not Path(known).exists() and Path(name).name == Path(known).name
+    return moved or placed(name) == placed(known)

@@ -83,7 +83,7 @@ class Batches:
             raise ValueError(f"{table.name}: there is no image to train on")
         self.table, self.batch_size, self.seed = table, batch_size, seed
         sampling = sampling or Sampling()
-        self._weights = None if sampling.weights is None else sampling.weights.double().cpu()
+        self._weights = None if sampling.weights is None else sampling.weights.cpu().double()
         self._asked = steps
         self.draw_from(sampling.rows)
         self.augmentation = augmentation or Augmentation()

@@ -27,7 +27,7 @@ from ipg.data.locations import cache_folder
 from ipg.data.parallel import in_order
 from ipg.data.sources import Source
 from ipg.data.stamps import Stamp
-from ipg.files import leftovers, make_private, replacing, write_json
+from ipg.files import leftovers, make_private, parse_json, replacing, write_json
 from ipg.words import bytes_in_words, number_of
 
 __all__ = ["CacheEntry", "UnreadableError", "cached_images", "clear_cache", "list_cache"]
@@ -117,7 +117,7 @@ def list_cache() -> list[CacheEntry]:
     found = []
     for path in (cache_folder() / "images").glob("*.u8"):
         try:
-            facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            facts = parse_json(path.with_suffix(".json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             facts = {}
         found.append(CacheEntry(path, path.stat().st_size, facts if isinstance(facts, dict) else {}))

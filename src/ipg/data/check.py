@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ipg.data.cache import UnreadableError
 from ipg.data.decode import FORMATS
-from ipg.data.doubts import alike, too_many_labels
+from ipg.data.doubts import alike, too_many_attributes, too_many_labels
 from ipg.data.duplicates import identical, similar
 from ipg.data.listing import Listing
 from ipg.data.sources import Source
@@ -153,6 +153,8 @@ def _counts(rows: Listing | ImageTable, splits: int) -> Tensor:
 def _about_labels(listing: Listing) -> Iterator[Finding]:
     if (doubt := too_many_labels(listing)) is not None:
         yield Finding("error", "labels that cannot be learnt", f"{doubt[0].upper()}{doubt[1:]}: training refuses them.")
+    if (doubt := too_many_attributes(listing)) is not None:
+        yield Finding("warning", "nearly as many attributes as images", f"{doubt}.")
     if same := alike(listing.classes):
         meaning = "They differ in case or in spaces alone and count as classes of their own: give them one name."
         yield Finding("warning", "labels nearly alike", meaning, same)

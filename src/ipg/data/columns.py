@@ -118,7 +118,10 @@ def read_columns(path: Path) -> Columns:
 
 
 def parse_csv(data: bytes, what: str) -> Columns:
-    """The columns of a CSV whose first line names them; separated by commas, semicolons or tabs."""
+    """The columns of a CSV whose first line names them; separated by commas, semicolons or tabs.
+
+    Lines whose cells are all empty, and columns of such behind the last name, are passed over: spreadsheets leave both.
+    """
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -131,11 +134,14 @@ def parse_csv(data: bytes, what: str) -> Columns:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
-        rows = [(reader.line_num, row) for row in reader if row]
+        rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
     except csv.Error as error:
         raise DataError(f"{what} line {reader.line_num} is no CSV: {error}") from error
     if not any(header):
         raise DataError(f"{what} is empty; its first line must name the columns")
+    width = max(number for number, name in enumerate(header, start=1) if name)
+    if not any(cell.strip() for _, row in rows for cell in row[width:]):
+        header, rows = header[:width], [(line, row[:width]) for line, row in rows]
     if twice := sorted({name for name in header if header.count(name) > 1}):
         raise DataError(f"{what} has two columns of the name {twice[0]!r}")
     if not rows:

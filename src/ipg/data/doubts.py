@@ -1,4 +1,4 @@
-"""Whether labels are labels: columns of something else have nearly as many values as there are images."""
+"""Whether labels and attributes are such: columns of something else have nearly as many values as there are images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from ipg.data.listing import Listing
 
-__all__ = ["alike", "too_many_labels"]
+__all__ = ["alike", "too_many_attributes", "too_many_labels"]
 
 
 def too_many_labels(listing: Listing) -> str | None:
@@ -25,6 +25,18 @@ def too_many_labels(listing: Listing) -> str | None:
     return (
         f"nearly as many labels as images: {asked} There are {len(listing.classes):,} labels for {len(train):,} "
         f"training images"
+    )
+
+
+def too_many_attributes(listing: Listing) -> str | None:
+    """Why these attributes make no groups, with the remedy; None where they may."""
+    train = listing.attribute[listing.split == 0]
+    found = len(train.unique())  # type: ignore[no-untyped-call]
+    if found <= 2 or 2 * found <= len(train):
+        return None
+    return (
+        f"{found:,} attributes for {len(train):,} training images leave hardly two in a group. A number or name of "
+        f"each image is no attribute: take the column that says what must not matter, or none"
     )
 
 

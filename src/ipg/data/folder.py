@@ -203,7 +203,7 @@ def _read_folders(place: Path, source: Source, reading: Reading) -> Listing:
         split = torch.tensor([SPLIT_NAMES[parts[0].lower()] for parts in paths])
         paths = [parts[1:] for parts in paths]
     if problems := [
-        f"{place}: {name} is in no folder of a class"
+        f"{place}: {name} is in no folder of a class; move it into one, or away"
         for name, parts in zip(names, paths, strict=True)
         if len(parts) < 2
     ]:

@@ -107,7 +107,13 @@ DATASETS: dict[str, Loader] = {
 
 
 def load(
-    name: str | Path, *, path: Where = None, size: int | None = None, seed: int = 0, reading: Reading | None = None
+    name: str | Path,
+    *,
+    path: Where = None,
+    size: int | None = None,
+    seed: int = 0,
+    reading: Reading | None = None,
+    before: Callable[[int], None] | None = None,
 ) -> ImageTable:
     """Load a data set to train on or to test with.
 
@@ -119,16 +125,19 @@ def load(
         size: the images' side in pixels; the data set's own default if left out.
         seed: of whatever the data set draws (noise, colours, and splits where these are drawn with them).
         reading: how one's own images are read; a split that they do not bring is drawn by its `split_seed`.
+        before: told the side of one's own images before they are decoded, which may take long: it may raise.
 
     Raises:
         DataError: the data cannot be used; also where its labels cannot be labels.
     """
     how, called = reading or Reading(), os.fspath(name)
     key = ("table", called, None if path is None else os.fspath(path), size, seed, how)
-    return recalled(key, lambda: _load(called, path, size, seed, how), lambda table: table.images.nbytes)
+    return recalled(key, lambda: _load(called, path, size, seed, how, before), lambda table: table.images.nbytes)
 
 
-def _load(name: str, path: Where, size: int | None, seed: int, how: Reading) -> ImageTable:
+def _load(
+    name: str, path: Where, size: int | None, seed: int, how: Reading, before: Callable[[int], None] | None
+) -> ImageTable:
     plain = name.replace("-", "_")
     if plain in DATASETS and plain != OWN:
         _check_columns(name, how)
@@ -137,6 +146,8 @@ def _load(name: str, path: Where, size: int | None, seed: int, how: Reading) -> 
     listing = _listed(name, path, how)
     if (doubt := too_many_labels(listing)) is not None:
         raise DataError(f"{listing.source.place}: {doubt}")
+    if before is not None:
+        before(listing.size if size is None else size)
     return listing.table(size)
 
 

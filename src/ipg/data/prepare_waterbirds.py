@@ -31,7 +31,7 @@ from PIL import Image
 
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.parallel import Progress, carry_out
-from ipg.files import replacing, write_json, write_text
+from ipg.files import parse_json, replacing, write_json, write_text
 from ipg.seeds import derive_seed
 
 __all__ = ["CATEGORIES", "WATERBIRDS", "Bird", "composite", "draw", "prepare"]
@@ -230,7 +230,7 @@ def _begin(target: Path, record: Mapping[str, object]) -> None:
     there = target / RECORD
     if there.is_file():
         try:
-            same = json.loads(there.read_text(encoding="utf-8")) == record
+            same = parse_json(there.read_text(encoding="utf-8")) == record
         except ValueError:
             same = False
         if not same:

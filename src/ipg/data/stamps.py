@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ipg.data.locations import cache_folder
 from ipg.data.parallel import in_order
-from ipg.files import make_private, write_text
+from ipg.files import make_private, parse_json, write_text
 
 __all__ = ["Stamp", "stamp_files"]
 
@@ -59,7 +59,7 @@ def stamp_files(folder: Path, names: Sequence[str]) -> list[Stamp]:
 
 def _read_record(path: Path) -> dict[str, Any]:
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}

@@ -73,7 +73,7 @@ def as_bytes(images: Any, what: str) -> Tensor:
     Raises:
         DataError: they are of something else, such as floats that were normalised.
     """
-    found = torch.as_tensor(images)
+    found = _tensor(images, what, "torch.stack makes one of a list of tensors; files go in as a folder or a table")
     if found.ndim != 4:
         raise DataError(f"{what} must be of shape (N, C, H, W), got {tuple(found.shape)}")
     if found.shape[-1] <= CHANNELS < found.shape[1]:
@@ -93,6 +93,19 @@ def as_bytes(images: Any, what: str) -> Tensor:
     return (255 * found.cpu().float()).round().to(torch.uint8)
 
 
+def _tensor(given: Any, what: str, remedy: str) -> Tensor:
+    """`given` as a tensor; DataError with the `remedy` where it is something else, such as names."""
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        each = next(iter(given), None) if isinstance(given, Sequence) and not isinstance(given, str) else None
+        kind = getattr(given, "dtype", None) if each is None else type(each).__name__
+        items = "" if kind is None else f" of {kind}"
+        raise DataError(
+            f"{what} must be a tensor or an array of numbers, got a {type(given).__name__}{items}; {remedy}"
+        ) from None
+
+
 def _part(split: str, given: Any) -> list[Tensor]:
     """Images, labels and, where given, attributes and environments of a split."""
     columns = _columns(split, given)
@@ -103,7 +116,7 @@ def _part(split: str, given: Any) -> list[Tensor]:
         )
     part = [as_bytes(columns[0], f"{split} images")]
     for name, column in zip(COLUMNS[1:], columns[1:], strict=False):
-        found = torch.as_tensor(column).cpu()
+        found = _tensor(column, f"{split} {name}", "number them from 0").cpu()
         if found.shape != part[0].shape[:1]:
             raise DataError(
                 f"{split} {name} must be of shape ({len(part[0])},), one an image, got {tuple(found.shape)}"

@@ -39,6 +39,7 @@ from ipg.pairs.findings import (
 from ipg.pairs.opinions import Known, Opinions, Says
 from ipg.pairs.references import References, name_of
 from ipg.pairs.rows import Manifest, Pair
+from ipg.rationale import double_precision
 
 __all__ = ["audit", "summary"]
 
@@ -187,7 +188,7 @@ def _compare_features(findings: Sequence[Finding], limits: Limits) -> None:
 
 
 def _shares(findings: Sequence[Finding], features: Sequence[Tensor | None]) -> Iterator[tuple[Finding, float]]:
-    points = [pair.flatten(1).double() for pair in features if pair is not None]  # (2, D) each
+    points = [double_precision(pair.flatten(1)) for pair in features if pair is not None]  # (2, D) each
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0)).tolist()
     apart = [
         float(torch.dist(points[one][0], points[other][0]))

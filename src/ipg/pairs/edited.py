@@ -12,7 +12,6 @@ the audit's best, and the model's own 28 and 2.5. Needs the extra `edit`: pip in
 from __future__ import annotations
 
 import importlib
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +23,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ipg.config import read_toml
 from ipg.data.errors import DataError, ProblemsError
 from ipg.data.table import ImageTable
 from ipg.models.hub import fetched, is_unanswered
@@ -138,12 +138,7 @@ def celeba_prompts(table: ImageTable) -> dict[str, str]:
 
 def read_prompts(path: Path, table: ImageTable) -> dict[str, str]:
     """Prompts from a TOML file: a line a group, `"landbird, on land" = "Move this bird to the sea."`."""
-    try:
-        prompts = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise DataError(f"{path} cannot be read as TOML: {error}") from error
+    prompts = read_toml(path, "file of prompts")
     groups = ", ".join(repr(name) for name in table.group_names)
     problems = [
         f"{path}: there is no group {name!r}; there are {groups}" for name in prompts if name not in table.group_names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from os import PathLike
 from pathlib import Path
@@ -18,6 +17,7 @@ from ipg.data.arrays import check_npz
 from ipg.data.columns import read_columns
 from ipg.data.errors import DataError
 from ipg.data.table import ImageTable
+from ipg.files import parse_json
 from ipg.pairs.references import name_of
 
 __all__ = ["joined", "read_attributes", "read_features", "thumbnails"]
@@ -133,7 +133,7 @@ def _read(place: Path) -> tuple[NDArray[Any], list[str] | None]:
         try:
             with safe_open(place, framework="pt") as file:
                 names = (file.metadata() or {}).get("names")
-                return file.get_tensor("features").float().numpy(), json.loads(names) if names else None
+                return file.get_tensor("features").float().numpy(), _listed(names) if names else None
         except SafetensorError as error:
             raise ValueError(str(error)) from error
     check_npz(place)
@@ -141,4 +141,12 @@ def _read(place: Path) -> tuple[NDArray[Any], list[str] | None]:
     if isinstance(loaded, np.ndarray):
         return loaded, None
     with loaded as archive:
-        return archive["features"], [str(name) for name in archive["names"]] if "names" in archive else None
+        return archive["features"], [str(name) for name in archive["names"].flat] if "names" in archive else None
+
+
+def _listed(names: str) -> list[str]:
+    """The names in a JSON list."""
+    found = parse_json(names)
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ValueError("its names are no list of texts")
+    return found

@@ -17,6 +17,7 @@ from ipg.pairs.distances import look_alike, perceptual
 from ipg.pairs.opinions import Known, Opinions, Says, answers
 from ipg.pairs.references import References
 from ipg.pairs.rows import DATA, Pair
+from ipg.rationale import double_precision
 
 __all__ = [
     "BETTER", "LABEL_CHANGED", "NOT_CHANGED", "REASONS", "THUMBNAIL", "TOO_MUCH", "TWICE", "UNUSABLE", "Finding",
@@ -153,7 +154,7 @@ def _ask(seen: Sequence[tuple[Finding, Tensor, Tensor | None]], opinions: Opinio
         if torch.equal(first, second):
             finding.reasons.append(f"{NOT_CHANGED}: its members are taken for the same kind")
     for finding, first, second in both(opinions.others):
-        if (share := float((first != second).double().mean())) > limits.others:
+        if (share := float(double_precision(first != second).mean())) > limits.others:
             finding.reasons.append(f"{TOO_MUCH}: {share:.0%} of the other attributes differ")
     if callable(opinions.features) and any(finding.masked for finding in findings):
         inside = torch.stack([torch.ones_like(images[0, 0]).bool() if mask is None else mask for *_, mask in seen])

@@ -29,7 +29,7 @@ from ipg.pairs.record import read_record, size_of
 from ipg.pairs.references import References
 from ipg.pairs.rows import Manifest, Pair
 
-__all__ = ["Manifest", "Pair", "check_size", "load_pairs"]
+__all__ = ["Manifest", "Pair", "check_size", "check_usable", "load_pairs"]
 
 
 def load_pairs(path: str | PathLike[str], table: ImageTable, *, split: str = "train", fit: Fit = "squeeze") -> PairSet:
@@ -51,12 +51,7 @@ def load_pairs(path: str | PathLike[str], table: ImageTable, *, split: str = "tr
             images, which would be blurred beside those of the data.
     """
     manifest = Manifest.read(path)
-    chosen = [(row, pair) for row, pair in enumerate(manifest.pairs) if pair.split == split]
-    rows = [(row, pair) for row, pair in chosen if pair.status != "rejected"]
-    if chosen and not rows:
-        raise DataError(
-            f"{manifest.path}: all {len(chosen):,} pairs of {split} are rejected; `ipg pairs show` shows why"
-        )
+    rows = _usable(manifest, split)
     check_size(manifest, [pair for _, pair in rows], split, table.images.shape[-1])
     references = References(manifest.folder, table, fit=fit)
     problems = problems_in(manifest, [row for row, _ in rows], references)
@@ -87,6 +82,24 @@ def load_pairs(path: str | PathLike[str], table: ImageTable, *, split: str = "tr
         split=split,
         builder="+".join(sorted({pair.builder for pair in pairs})),
     )
+
+
+def _usable(manifest: Manifest, split: str) -> list[tuple[int, Pair]]:
+    """The pairs of `split` that are not rejected, with their rows; DataError where all are."""
+    chosen = [(row, pair) for row, pair in enumerate(manifest.pairs) if pair.split == split]
+    rows = [(row, pair) for row, pair in chosen if pair.status != "rejected"]
+    if chosen and not rows:
+        raise DataError(
+            f"{manifest.path}: all {len(chosen):,} pairs of {split} are rejected; `ipg pairs show` shows why"
+        )
+    return rows
+
+
+def check_usable(path: str | PathLike[str], side: int) -> None:
+    """DataError as from `load_pairs`, where it shows without the images of the data, which are `side` pixels wide."""
+    manifest = Manifest.read(path)
+    for split in ("train", "validation"):
+        check_size(manifest, [pair for _, pair in _usable(manifest, split)], split, side)
 
 
 def check_size(manifest: Manifest, pairs: Sequence[Pair], split: str, side: int) -> None:

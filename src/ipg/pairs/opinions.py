@@ -103,9 +103,17 @@ def _read_npz(place: Path) -> Opinions:
     if "image" not in arrays or len(arrays) < 2:
         held = ", ".join(arrays) or "nothing"
         raise DataError(f"{place} holds {held}; expected image, and label, attribute, others or features")
-    images = [str(name) for name in arrays.pop("image")]
+    images = [str(name) for name in arrays.pop("image").flat]
     if unknown := [name for name in arrays if name not in ("label", "attribute", "others", "features")]:
         raise DataError(f"{place} holds {unknown[0]}; expected label, attribute, others or features")
+    for name, array in arrays.items():
+        least = 2 if name == "features" else 1
+        if array.ndim < least or array.dtype.kind not in "biuf":
+            expected = f"numbers, {'(N, D)' if least == 2 else 'a row an image'}"
+            texts = "; a CSV may have texts" if array.dtype.kind in "SU" else ""
+            raise DataError(f"{place} holds {array.dtype} of shape {array.shape} as {name}; expected {expected}{texts}")
+        if not np.isfinite(array).all():
+            raise DataError(f"{place} holds NaN or infinity as {name}; leave out images of which nothing is known")
     if wrong := [name for name, array in arrays.items() if len(array) != len(images)]:
         raise DataError(f"{place} has {len(images):,} images but {len(arrays[wrong[0]]):,} rows of {wrong[0]}")
     known = {name: dict(zip(images, torch.from_numpy(array), strict=True)) for name, array in arrays.items()}

@@ -79,6 +79,8 @@ def _alike(change: Callable[[Tensor], Tensor], first: Tensor, second: Tensor) ->
     Those of torch, of Python and, where anybody has loaded it, of numpy.
     """
     states: list[tuple[Callable[[Any], None], Any]] = [(random.setstate, random.getstate())]
+    if first.device.type == "mps":
+        states.append((torch.mps.set_rng_state, torch.mps.get_rng_state()))
     if (numpy := sys.modules.get("numpy")) is not None:
         states.append((numpy.random.set_state, numpy.random.get_state()))
     with torch.random.fork_rng([first.device] if first.is_cuda else []):

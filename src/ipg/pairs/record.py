@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from ipg.data.errors import DataError
 from ipg.data.names import is_own
-from ipg.files import leftovers, write_json
+from ipg.files import leftovers, parse_json, write_json
 from ipg.pairs.rows import NAMES
 
 __all__ = ["RECORD", "SHARED", "claim", "placed", "read_record", "size_of"]
@@ -25,7 +24,7 @@ def read_record(folder: Path) -> dict[str, dict[str, Any]]:
     """How the pairs of each split in a folder were made: `settings`, and a digest of the rows as `pairs`."""
     path = folder / RECORD
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError):

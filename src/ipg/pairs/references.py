@@ -38,14 +38,27 @@ class References:
         self.source = FolderSource(folder)
         self.shape = (3, size or SIZE, size or SIZE) if table is None else tuple(table.images.shape[1:])
         self._rows = {} if table is None else {name_of(table, row): row for row in range(len(table))}
+        self._files: dict[str, list[str]] | None = None  # by the last part of their names, once that is asked for
 
     def row(self, name: str) -> int:
         """The row of the data set's image `name`; DataError where it has none."""
         table = self._data(name)
         if name not in self._rows:
-            made = "; were the pairs made with another --seed or --size?" if table.names is None else ""
+            made = "; were the pairs made with another --seed or --size?" if table.names is None else self._near(name)
             raise DataError(f"{table.name} has no image {name!r}{made}")
         return self._rows[name]
+
+    def _near(self, name: str) -> str:
+        """A question after the one image whose file is called so in some folder; nothing where there are none or more.
+
+        Names are often given from another folder than that of the data.
+        """
+        if self._files is None:
+            self._files = {}
+            for known in self._rows:
+                self._files.setdefault(known.rpartition("/")[2], []).append(known)
+        near = self._files.get(name.replace("\\", "/").rpartition("/")[2], [])
+        return f"; is {near[0]!r} meant?" if len(near) == 1 else ""
 
     def has(self, name: str) -> bool:
         """Whether the data set has an image `name`."""

@@ -136,9 +136,9 @@ def _html(manifest: Manifest, shown: Sequence[Card]) -> str:
     reasons = summary(manifest)
     judged = any(pair.status for pair in manifest.pairs)
     place = manifest.folder if manifest.path.name in NAMES else manifest.path
-    lines = ["By label: " + ", ".join(f"{label} {count:,}" for label, count in sorted(labels.items()))]
+    lines = ["By label: " + ", ".join(f"{label}: {count:,}" for label, count in sorted(labels.items()))]
     if judged:
-        lines.append("Verdicts: " + ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common()))
+        lines.append("Verdicts: " + ", ".join(f"{reason}: {count:,}" for reason, count in reasons.most_common()))
     return template.render(
         title=f"{len(manifest):,} pairs of {manifest.folder.resolve().name}",
         about=f"{len(shown):,} of them are shown. Left and right should differ in the shortcut alone. Click a pair to "
