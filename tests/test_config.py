@@ -17,6 +17,7 @@ from ipg.config import (
     FRESH_CROP,
     FRESH_FLIP,
     MARGIN,
+    OPTIONS,
     PANELS,
     TRAINED_CROP,
     TRAINED_FLIP,
@@ -26,6 +27,8 @@ from ipg.config import (
     field_help,
     load_config,
 )  # fmt: skip
+from ipg.methods import METHODS
+from ipg.methods.options import option_defaults
 
 NAMES = [field.name for field in fields(RunConfig)]
 
@@ -101,6 +104,14 @@ def test_the_last_batch_of_an_epoch_may_be_smaller(images: int, steps: int | Non
 )
 def test_unknown_keys(name: str, message: str) -> None:
     assert problems(**{name: 1}) == [message]
+
+
+def test_an_option_of_a_method_is_not_taken_for_a_misspelt_setting() -> None:
+    """`weight` is near `weights`, which is a file."""
+    hint = "options of a method's own stand under options, on the command line behind -o"
+    assert problems(method="irm", weight=10) == [f"unknown key 'weight'; {hint}"]
+    assert {name for method in METHODS.values() for name in option_defaults(method)} == OPTIONS
+    assert not OPTIONS & {field.name for field in fields(RunConfig)}
 
 
 def test_all_mistakes_at_once() -> None:

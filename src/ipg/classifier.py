@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ipg.config import CHOICES
 from ipg.data.coloring import gray
 from ipg.data.decode import Fit
 from ipg.data.waterbirds import RELEASES
@@ -18,10 +17,10 @@ from ipg.evaluation.groups import evaluating, logits_of
 from ipg.methods import method_class
 from ipg.models import ImageModel, load_model
 from ipg.training.device import resolve_device
-from ipg.training.folder import FolderError, RunFolder, read_json
+from ipg.training.folder import FolderError, RunFolder
 from ipg.training.start import check_images
 
-__all__ = ["Classifier", "chosen_device", "fit_of", "is_run", "open_classifier", "open_run", "seen"]
+__all__ = ["Classifier", "fit_of", "is_run", "open_classifier", "open_run", "seen"]
 
 SIZE = 224
 """The side of images where neither a run nor the user says it."""
@@ -94,16 +93,14 @@ def open_run(folder: Path, *, network: str | None = None, device: str = "auto") 
         FolderError: it is no run, not finished or damaged.
         ValueError: `network` makes another one.
     """
-    where = chosen_device(device)
+    where = resolve_device(device)
     home = RunFolder(folder)
-    if not home.config.exists():
-        raise FolderError(f"{folder} is not the folder of a run: it has no config.json; `ipg train` makes one")
+    config, _, origin = home.recorded()
     if (found := home.finished()) is None:
         raise home.unfinished()
-    stored, result = read_json(home.config), found[2]
-    config, origin = stored.get("config"), stored.get("origin")
-    if not isinstance(config, dict) or not isinstance(origin, dict) or not isinstance(result.get("metrics"), dict):
-        raise FolderError(f"{home.config} is not of a run")
+    result = found[2]
+    if not isinstance(result.get("metrics"), dict):
+        raise home.damaged(home.result)
     if "classes" not in origin or "shape" not in origin:
         raise FolderError(f"{folder} does not say which classes it tells apart; train it again in another folder")
     channels, height, width = origin["shape"]
@@ -146,7 +143,7 @@ def open_classifier(
         ValueError: it cannot be loaded, or has another number of classes.
     """
     count = None if classes is None else len(classes)
-    model = load_model(spec, classes=count, normalization=normalization, device=chosen_device(device))
+    model = load_model(spec, classes=count, normalization=normalization, device=resolve_device(device))
     side = SIZE if size is None else size
     shape = (_channels(model), side, side)
     check_images(model, spec, torch.zeros(1, *shape, dtype=torch.uint8), classes=classes)
@@ -166,13 +163,6 @@ def fit_of(data: str) -> Fit:
     """How images of a data set become square, by its name."""
     release = data.replace("-", "_").removesuffix("_reverse")
     return RELEASES[release][1] if release in RELEASES else "crop"
-
-
-def chosen_device(name: str) -> torch.device:
-    """The device of that name; ValueError where there is none."""
-    if name not in CHOICES["device"]:
-        raise ValueError(f"there is no device {name!r}; expected one of {', '.join(CHOICES['device'])}")
-    return resolve_device(name)
 
 
 def _channels(model: nn.Module) -> int:

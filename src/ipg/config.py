@@ -20,8 +20,8 @@ from ipg.coercion import coerce
 from ipg.words import did_you_mean
 
 __all__ = [
-    "AUTO", "CHOICES", "EARLIER", "ELSEWHERE", "MARGIN", "PANELS", "TRAINED_RATE", "ConfigError", "RunConfig",
-    "earlier", "field_help", "load_config", "read_toml",
+    "AUTO", "CHOICES", "EARLIER", "ELSEWHERE", "MARGIN", "OPTIONS", "PANELS", "TRAINED_RATE", "ConfigError",
+    "RunConfig", "earlier", "field_help", "load_config", "read_toml", "setting_meant",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class RunConfig:
     resident: float = 0.5
     """Share of the GPU's free memory that images may take; a larger data set is streamed."""
     deterministic: bool = False
-    """On a GPU: use only deterministic kernels, so that a resumed run ends with the same bits."""
+    """On a GPU: use only deterministic kernels, so that a run ends with the same bits if resumed or repeated."""
 
     def __post_init__(self) -> None:
         self._settle(_kinds())
@@ -256,7 +256,7 @@ class RunConfig:
         problems: list[str] = []
         for name in values:
             if name not in names:
-                hint = NO_SETTINGS.get(name) or did_you_mean(ELSEWHERE.get(name, name), names)
+                hint = OF_METHODS if name in OPTIONS else NO_SETTINGS.get(name) or setting_meant(name, names)
                 problems.append(f"unknown key {name!r}" + (f"; {hint}" if hint else ""))
         try:
             config = replace(base or cls(), **{name: value for name, value in values.items() if name in names})
@@ -269,8 +269,24 @@ class RunConfig:
 
 ELSEWHERE = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch", "amp": "precision", "from": "start"}
 """What settings are often called elsewhere, or on the command line."""
+
+
+def setting_meant(name: str, known: Iterable[str]) -> str:
+    """`did you mean NAME?` of the nearest of the `known` settings, by what it is called elsewhere as well."""
+    return did_you_mean(ELSEWHERE.get(name, name), known)
+
+
 NO_SETTINGS = {"output": "the folder of a run is --output on the command line and folder= in ipg.fit"}
 """What is often taken for a setting."""
+OPTIONS = frozenset((
+    "adjustment", "amplification", "anneal", "annotated", "attached", "attribution", "augment", "average", "clip",
+    "copies", "divide", "draws", "evidence", "factor", "first_epochs", "form", "inner_rate", "judge", "l2", "loss",
+    "mean", "memory", "momentum", "network", "order", "outer", "outside", "pace", "penalty", "policy", "prompts",
+    "ramp", "rank", "region", "restart", "share", "spread", "standardised", "step_size", "temperature", "tolerance",
+    "transferred", "weight", "weight_before",
+))  # fmt: skip
+"""All that methods have for themselves, named here since to ask them is to load torch."""
+OF_METHODS = "options of a method's own stand under options, on the command line behind -o"
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": ("constant", "cosine", "step"),

@@ -28,7 +28,7 @@ from ipg.pairs.pairset import PairSet
 from ipg.prediction import Prediction, find_images, predictions, said_of
 from ipg.restarts import rate_after
 from ipg.training.device import autocast_dtype, numerics, resolve_device, usual_defaults
-from ipg.training.folder import FolderError, RunFolder, read_json
+from ipg.training.folder import FolderError, RunFolder
 from ipg.training.listeners import Listener
 from ipg.training.loop import Outcome, train
 from ipg.training.materials import Materials, gather
@@ -141,8 +141,6 @@ class Run:
             network: one like that of the run, where code of yours has made that; it takes the run's weights.
         """
         home = RunFolder(Path(folder))
-        if not home.config.exists():
-            raise FolderError(f"{home.path} is not the folder of a run: it has no config.json; `ipg train` makes one")
         config, origin, then = _read_settings(home)
         if not origin.get("named"):
             raise FolderError(f"{home.path} was trained on objects of your own; evaluate it where they are")
@@ -327,11 +325,10 @@ def _check_network(model: nn.Module, table: ImageTable) -> None:
 def _read_settings(home: RunFolder) -> tuple[RunConfig, dict[str, Any], dict[str, Any]]:
     """The configuration, the origin and the fingerprints in a run's `config.json`."""
     known = {field.name for field in fields(RunConfig)}
+    flat, data, origin = home.recorded()
     try:
-        stored = read_json(home.config)
-        flat, origin, data = dict(stored["config"]), dict(stored["origin"]), dict(stored["data"])
         options = {name: flat.pop(name) for name in list(flat) if name not in known}  # the flat form holds them too
         split_seed = Reading.kept(flat).split_seed
         return RunConfig.from_mapping({**EARLIER, **flat, "options": options, "split_seed": split_seed}), origin, data
-    except (KeyError, TypeError, ValueError):
-        raise FolderError(f"{home.config} is damaged and cannot be read; train again in another folder") from None
+    except (TypeError, ValueError):
+        raise home.unreadable() from None

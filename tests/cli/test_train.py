@@ -196,7 +196,7 @@ def test_the_order_of_outputs_that_is_taken_for_granted_is_told(ipg, photos: Pat
     assert done.code == 0, done
     (told,) = [text for text in done.out.splitlines() if "outputs taken" in text]
     assert told.strip() == (
-        "python:mine.py:make: outputs taken as 0 above, 1 below; its head is kept and has to have this order"
+        "python:mine.py:make: outputs taken as 0 = above, 1 = below; its head is kept and has to have this order"
     )
     for known in (photos / "plain", photos / "plain" / "model.safetensors"):
         done = ipg(*line, "--model", "small_cnn", "--from", known, "--output", f"further {known.name}")
@@ -253,9 +253,38 @@ def test_a_run_that_gives_every_image_one_class_ends_with_a_word_of_it(
     done = ipg("train", *bars, *fast, "--output", "run")
     assert done.code == 0
     (line,) = [line for line in done.out.splitlines() if line.startswith("run gives every image the same class: ")]
-    assert "4 iterations are few: train longer" in line
-    assert line.endswith("or change the learning rate (now 1.0).")
+    assert "Lower the learning rate (now 1.0) or warm it up (--warmup 300): the task loss is " in line
+    assert line.endswith(", where guessing has 0.693.")
     assert "same class" not in ipg("train", *bars, "--method", "erm", "--epochs", "12", "--output", "learnt").out
+
+
+@pytest.mark.parametrize(("selection", "classes", "end"), [
+    ("last", 2, "it is 50.0 % with 0.0 % of the held-out pairs disagreeing."),
+    ("last", 1, "every image gets the same class."),
+    ("pairs", 2, None),
+])  # fmt: skip
+def test_a_run_that_loses_what_it_had_learnt_ends_with_a_word_of_it(
+    ipg, bars: list[str], monkeypatch: pytest.MonkeyPatch, selection: str, classes: int, end: str | None
+) -> None:
+    train = loop.train
+
+    def lose(*arguments, **options):
+        outcome = train(*arguments, **options)
+        first, last = outcome.rows
+        first["validation"]["balanced"], last["validation"]["balanced"] = 1.0, 0.5
+        first["pair_disagreement"] = last["pair_disagreement"] = 0.0
+        last["validation"]["predicted_classes"] = classes
+        return outcome
+
+    monkeypatch.setattr(loop, "train", lose)
+    done = ipg("train", *bars, "--method", "erm", "--selection", selection, "--epochs", "2", "--output", "run")
+    assert done.code == 0
+    lines = [line for line in done.out.splitlines() if line.startswith("After epoch 1 ")]
+    assert len(lines) == (end is not None), done
+    for line in lines:
+        assert f"; after epoch 2, which is kept, {end} Train again with another --output" in line
+        assert "(--selection pairs)" in line
+        assert "same class:" not in done.out  # said once
 
 
 def test_a_worst_group_that_lacks_groups_is_told_of(

@@ -54,7 +54,7 @@ def test_weights_of_torchvision_fit_where_names_agree(tmp_path: Path) -> None:
 
 
 def test_a_file_has_to_say_how_images_were_normalised(make_weights: Callable[..., Path]) -> None:
-    with pytest.raises(ValueError, match=r"test_resnet.pth does not say how .* say it with --normalization .* half"):
+    with pytest.raises(ValueError, match=r"^test_resnet.pth does not say how .* say it with --normalization .* half"):
         make(weights=str(make_weights()))
 
 

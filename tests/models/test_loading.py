@@ -212,6 +212,10 @@ def make():
 
 ready = make()
 wrong = dict
+number = 3
+
+def of_width(width, *more, depth=2, **others):
+    return make()
 """
 
 
@@ -237,7 +241,15 @@ def test_code_by_module_and_by_file(code: Path) -> None:
         ("own_net_of_a_test.py:wrong", "returned a dict; expected an nn.Module"),
         ("own_net_of_a_test", "names no function; expected python:package.module:function"),
         ("no_such_module:make", "python:no_such_module cannot be imported: No module named"),
-        ("no_such_file.py:make", "python:no_such_file.py cannot be imported: .*No such file"),
+        ("no_such_file.py:make", "python:no_such_file.py cannot be imported: there is no file no_such_file.py"),
+        (
+            "own_net_of_a_test.py:of_width",
+            "needs width, and is called without arguments; name a function that needs none",
+        ),
+        (
+            "own_net_of_a_test.py:number",
+            "own_net_of_a_test.py:number is of type int; name a function that returns the network",
+        ),
     ],
 )
 def test_code_that_makes_no_network(spec: str, says: str, code: Path) -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,9 @@ class Malicious:
         {"model": {"x": torch.zeros(1)}, "model_ema": STATE},
         {"model": {"state_dict": STATE}},
         {"module": STATE},
+        {"epoch": 3, "model_state_dict": STATE, "optimizer_state_dict": {"state": {}, "param_groups": []}, "loss": 0.3},
+        {"model_state_dict": STATE, "ema_state_dict": {"x": torch.zeros(1)}},
+        {"net": STATE, "loss": torch.zeros(())},
         {**STATE, "version": 1},
     ],
 )
@@ -54,6 +58,12 @@ def test_where_checkpoints_keep_their_weights(held: dict[str, Any], tmp_path: Pa
     assert found.normalization is None
     assert set(found.tensors) == set(STATE)
     assert torch.equal(found.tensors["fc.weight"], STATE["fc.weight"])
+
+
+def test_of_two_sets_of_weights_none_is_guessed(tmp_path: Path) -> None:
+    torch.save({"student": STATE, "teacher": STATE}, tmp_path / "two.pth")
+    with pytest.raises(ValueError, match=r"two.pth holds no weights by name, only student, teacher; save"):
+        read_weights(tmp_path / "two.pth")
 
 
 def test_safetensors_with_and_without_statistics(tmp_path: Path) -> None:
@@ -103,6 +113,14 @@ def test_code_in_a_recent_pickle_is_not_run(tmp_path: Path) -> None:
 def test_a_whole_pickled_network_is_refused(tmp_path: Path) -> None:
     torch.save(nn.Linear(2, 2), tmp_path / "net.pt")
     with pytest.raises(ValueError, match=r"holds more than weights \(torch.nn.modules.linear.Linear\).*state_dict"):
+        read_weights(tmp_path / "net.pt")
+
+
+def test_a_program_of_torchscript_is_told_from_a_damaged_file(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # recent versions of torch advise against it
+        torch.jit.save(torch.jit.script(nn.Linear(2, 2)), tmp_path / "net.pt")
+    with pytest.raises(ValueError, match=r"net.pt is a TorchScript program.*torch.jit.load.*python:file.py:function"):
         read_weights(tmp_path / "net.pt")
 
 

@@ -48,6 +48,11 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str) 
         resolve_device(name)
 
 
+def test_a_device_of_no_such_name() -> None:
+    with pytest.raises(ValueError, match="there is no device 'gpu'; expected one of auto, cpu, cuda, mps"):
+        resolve_device("gpu")
+
+
 def test_autocast() -> None:
     assert autocast_dtype(RunConfig(precision="bf16")) == torch.bfloat16
     assert autocast_dtype(RunConfig(precision="fp32")) is None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 
 from ipg.config import RunConfig
 from ipg.data import colored_fashion
+from ipg.data.errors import DataError
 from ipg.data.remembering import remembering
 from ipg.data.table import ImageTable
 from ipg.evaluation.features import features
@@ -95,6 +98,41 @@ def test_photographs_need_a_network_that_is_named_or_to_be_small(table: ImageTab
     images = torch.zeros(len(table), 3, 64, 64, dtype=torch.uint8)
     with pytest.raises(ValueError, match=r"images of 64 pixels need .* e\.g\. --model resnet50 .*: --size 32$"):
         module.suited_model(replace(table, images=images))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"method": "ipg", "pairs": "nowhere", "model": "small_cnn"}, "there are no pairs at nowhere"),
+        ({"method": "ipg", "pairs": 4, "model": "small_cnn"}, "method 'ipg' needs pairs, which cannot be made"),
+        ({"size": 64}, "images of 64 pixels need a network of their kind"),
+        ({}, "images of 224 pixels need a network of their kind"),
+        ({"model": "smal_cnn"}, "there is no model 'smal_cnn'; did you mean small_cnn?"),
+        ({"model": "resnet18", "weights": "none.pth"}, "there is no file none.pth with weights"),
+        ({"start": "none"}, "there is no model 'none'"),
+    ],
+)
+def test_mistakes_that_show_without_the_images_do_not_wait_for_them(
+    changes: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())  # no image: who decoded it would say so
+    monkeypatch.setenv("IPG_CACHE", str(tmp_path / "cache"))
+    with pytest.raises((ValueError, DataError), match=re.escape(says)):
+        gather(RunConfig.from_mapping({"method": "erm", "data": str(tmp_path), **changes}))
+
+
+def test_pairs_of_another_size_do_not_wait_for_the_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("photos/cat/1.png", "photos/dog/1.png", "pairs/a.png", "pairs/b.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_bytes(name.encode())
+    (tmp_path / "pairs" / "manifest.csv").write_text("first,second,label,split\na.png,b.png,cat,train\n")
+    (tmp_path / "pairs" / "build.json").write_text('{"train": {"settings": {"size": 32}, "pairs": ""}}')
+    monkeypatch.setenv("IPG_CACHE", str(tmp_path / "cache"))
+    config = {"data": str(tmp_path / "photos"), "pairs": str(tmp_path / "pairs"), "model": "small_cnn", "size": 48}
+    with pytest.raises(DataError, match="the pairs are of images of 32 pixels, the network is to see 48"):
+        gather(RunConfig.from_mapping(config))
 
 
 def test_unknown_names(settings: Make, table: ImageTable) -> None:

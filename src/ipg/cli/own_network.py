@@ -10,7 +10,7 @@ from torch import nn
 
 from ipg.classifier import Classifier, open_run
 from ipg.models import load_model
-from ipg.training.folder import FolderError, RunFolder, read_json
+from ipg.training.folder import FolderError, RunFolder
 
 __all__ = ["check_needed", "made_by", "named_by", "open_with", "refuse_own_code"]
 
@@ -20,10 +20,9 @@ OWN_CODE = "python:"
 def named_by(run: Path) -> str | None:
     """The function that made the network of a run, as `python:…`; None where no code of the user's did."""
     try:
-        origin = read_json(RunFolder(run).config).get("origin")
+        name = RunFolder(run).recorded().origin.get("network")
     except (FolderError, OSError):
         return None  # who opens it says what is wrong with it
-    name = origin.get("network") if isinstance(origin, dict) else None
     return name if isinstance(name, str) and name.startswith(OWN_CODE) else None
 
 

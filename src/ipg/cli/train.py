@@ -32,6 +32,9 @@ that share a network too large for each
 
 **Which settings?** alpha 0.1 and tau 0 suit new data. Raise alpha only when the task signal is weak. The paper raises
 tau when pairs may mislead; in our runs that did not help.
+
+**On a CPU that other programs use** set `OMP_NUM_THREADS=1`: threads that wait for each other there can take many times
+as long as one alone.
 """
 
 
@@ -64,7 +67,7 @@ def train(
         watching,
     )
     from ipg.evaluation.doctor.log import RunLog
-    from ipg.evaluation.doctor.training import one_class_remedy, run_begun_again
+    from ipg.evaluation.doctor.training import learnt_and_lost, one_class_remedy, run_begun_again
     from ipg.evaluation.groups import is_constant
     from ipg.evaluation.selection import kept_epoch
     from ipg.methods import method_class
@@ -108,7 +111,9 @@ def train(
     log = RunLog(result["config"], outcome.rows)
     if (begun := run_begun_again(log)) is not None:
         typer.echo(begun.meaning)
-    if is_constant(result["metrics"]) or is_constant(row.get("validation") or {}):
+    if (lost := learnt_and_lost(log)) is not None:
+        typer.echo(f"{lost.meaning} {lost.remedy}")
+    elif is_constant(result["metrics"]) or is_constant(row.get("validation") or {}):
         paired = row.get("pair_disagreement") is not None
         typer.echo(same_class(str(folder), pairs=paired) + " " + one_class_remedy(log))
     see = f"ipg report {shlex.quote(str(folder))}"

@@ -22,7 +22,15 @@ from ipg.models.weights import Weights, read_weights
 from ipg.rationale import HeadNotFoundError
 from ipg.words import did_you_mean
 
-__all__ = ["HUBS", "PRETRAINED", "chosen_normalization", "headless_timm_model", "timm_model", "trained_timm_model"]
+__all__ = [
+    "HUBS",
+    "PRETRAINED",
+    "check_name",
+    "chosen_normalization",
+    "headless_timm_model",
+    "timm_model",
+    "trained_timm_model",
+]
 
 PRETRAINED = "pretrained"
 """As `weights`: those of timm's own hub."""
@@ -93,7 +101,9 @@ def _make(
         model = _from_timm(name, weights, channels=channels, classes=classes)
         known = Normalization.found_in(model.pretrained_cfg)
         origin = "random weights" if weights is None else f"weights {_tagged(model)}"
-    chosen = chosen_normalization(normalization, known, channels=channels or 3, source=origin)
+    chosen = chosen_normalization(
+        normalization, known, channels=channels or 3, source=origin.removeprefix("weights from ")
+    )
     return ImageModel(model, chosen, name=name, origin=origin)
 
 
@@ -110,7 +120,7 @@ def _from_file(name: str, weights: Weights, *, channels: int, classes: int | Non
 @contextmanager
 def _in_words(name: str) -> Iterator[None]:
     """Check the name; inside, say of a network without a linear head that it cannot be used."""
-    _check_name(name)
+    check_name(name)
     try:
         yield
     except HeadNotFoundError as error:
@@ -118,7 +128,8 @@ def _in_words(name: str) -> Iterator[None]:
         raise ValueError(f"{name} cannot be used, since rationales need one linear head: {found}") from None
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """ValueError where timm has no network of that name."""
     timm = import_extra("timm", needed_for=f"model {name!r}, none of {', '.join(MODELS)},")
     if name.startswith(HUBS) or timm.is_model(name):
         return

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from ipg.models.backbones import PRETRAINED, timm_model
+from ipg.models.backbones import HUBS, PRETRAINED, check_name, timm_model
 from ipg.models.bcos import BcosNet
 from ipg.models.explainable import explainable_model, is_explainable
 from ipg.models.fitting import load_weights
@@ -19,7 +20,7 @@ from ipg.models.small import MODELS, build_small
 from ipg.models.weights import read_weights
 from ipg.rationale import HeadTap, find_head
 
-__all__ = ["build_model", "describe"]
+__all__ = ["build_model", "check_named", "describe"]
 
 
 def build_model(
@@ -61,6 +62,14 @@ def build_model(
     if size is not None:
         _check_images(model, name, (1, channels, size, size))
     return model
+
+
+def check_named(name: str, weights: str | None) -> None:
+    """ValueError where there is no network of that name, or no file with its weights: before anything is built."""
+    if name not in MODELS and not is_explainable(name):
+        check_name(name)
+    if weights and weights != PRETRAINED and not weights.startswith(HUBS) and not Path(weights).exists():
+        raise ValueError(f"there is no file {weights} with weights")
 
 
 def describe(model: nn.Module) -> str:

@@ -46,7 +46,7 @@ def from_torchvision(text: str, normalization: str | None) -> ImageModel:
         classes = classes_in(_made(models, name), read)
         model, known, origin = _made(models, name, num_classes=classes), read.normalization, f"from {read.source}"
         load_weights(model, read, name=f"torchvision:{name}", new_head=False)
-    chosen = chosen_normalization(normalization, known, channels=3, source=f"weights {origin}")
+    chosen = chosen_normalization(normalization, known, channels=3, source=origin.removeprefix("from "))
     return ImageModel(model, chosen, name=f"torchvision:{name}", origin=f"weights {origin}")
 
 

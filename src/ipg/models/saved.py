@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from ipg.files import parse_json
 from ipg.models.backbones import trained_timm_model
 from ipg.models.explainable import is_explainable, trained_explainable_model
 from ipg.models.fitting import load_weights
@@ -69,9 +69,9 @@ def from_path(path: Path, normalization: str | None) -> nn.Module:
 def _run_model(folder: Path) -> str | None:
     """What the run calls its network; None where it took what suits the data, which is one of our own."""
     try:
-        stored = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        stored = parse_json((folder / "config.json").read_text(encoding="utf-8"))
         name = stored.get("origin", {}).get("network") or stored["config"]["model"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{folder} is not the folder of a run: it has no config.json that names a model") from None
     return None if name is None else str(name)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 import warnings
+import zipfile
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from ipg.files import write_tensors
+from ipg.files import parse_json, write_tensors
 from ipg.models.bcos import BcosNet
 from ipg.models.image_model import ImageModel
 from ipg.models.normalization import Normalization
@@ -24,8 +24,9 @@ from ipg.models.small import SmallNet
 
 __all__ = ["Weights", "plain_state_dict", "read_weights", "save_weights", "some"]
 
-_NESTS = ("state_dict_ema", "model_ema", "state_dict", "model", "module")
-"""Where timm, torchvision, Lightning and DeepSpeed keep the weights of a checkpoint; averaged ones first."""
+_NESTS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model", "module")
+"""Where timm, torchvision, Lightning, DeepSpeed and the tutorials of torch keep the weights of a checkpoint; averaged
+ones first."""
 
 Tensors = Mapping[str, Tensor]
 
@@ -91,7 +92,21 @@ def _read_torch(path: Path) -> Any:
             ) from None
         raise _damaged(path) from None
     except Exception:  # what torch says of a damaged file can be anything
+        if _is_script(path):
+            raise ValueError(
+                f"{path} is a TorchScript program, and reading it could run code; load it in code of yours "
+                f"(torch.jit.load) and name that as python:file.py:function"
+            ) from None
         raise _damaged(path) from None
+
+
+def _is_script(path: Path) -> bool:
+    """Whether it is what `torch.jit.save` writes."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except Exception:  # as above
+        return False
 
 
 def _damaged(path: Path) -> ValueError:
@@ -102,12 +117,23 @@ def _tensors(held: Any, path: Path) -> dict[str, Tensor]:
     """The tensors of a checkpoint, from where such programs keep them."""
     for _ in range(3):  # nests in nests
         if isinstance(held, Mapping):
-            held = next((held[nest] for nest in _NESTS if isinstance(held.get(nest), Mapping)), held)
+            held = next((held[nest] for nest in _NESTS if isinstance(held.get(nest), Mapping)), _only_nest(held))
     tensors = {k: v for k, v in held.items() if isinstance(v, Tensor)} if isinstance(held, Mapping) else {}
     if not tensors:
         inside = some([str(key) for key in held]) if isinstance(held, Mapping) else f"a {type(held).__name__}"
         raise ValueError(f"{path} holds no weights by name, only {inside or 'nothing'}; save a model's state_dict()")
     return tensors
+
+
+def _only_nest(held: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The one part of a checkpoint that is tensors by name, whatever it is called; all of it where there is no such."""
+    loose = sum(isinstance(value, Tensor) for value in held.values())
+    nests = [
+        part
+        for part in held.values()
+        if isinstance(part, Mapping) and len(part) > loose and all(isinstance(t, Tensor) for t in part.values())
+    ]
+    return nests[0] if len(nests) == 1 else held
 
 
 def _normalization(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> Normalization | None:
@@ -117,9 +143,9 @@ def _normalization(path: Path, tensors: Tensors, metadata: Mapping[str, str]) ->
     if (found := Normalization.found_in(metadata)) is not None:
         return found
     try:
-        described = json.loads(path.with_name("config.json").read_text(encoding="utf-8"))
+        described = parse_json(path.with_name("config.json").read_text(encoding="utf-8"))
         return Normalization.found_in(described.get("pretrained_cfg", described))
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (OSError, ValueError, AttributeError):
         return None
 
 

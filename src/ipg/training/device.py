@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ipg.config import RunConfig
+from ipg.config import CHOICES, RunConfig
 
 __all__ = [
     "autocast_dtype",
@@ -35,7 +35,9 @@ _USUAL = {_M_MMAP_MAX: 65536, _M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 64
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of that name; `auto` is the GPU where there is one."""
+    """The device of that name; `auto` is the GPU where there is one. ValueError where there is none of that name."""
+    if name not in CHOICES["device"]:
+        raise ValueError(f"there is no device {name!r}; expected one of {', '.join(CHOICES['device'])}")
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         name = next(device for device in ("cuda", "mps", "cpu") if available[device])

@@ -7,26 +7,28 @@ leaves `failure.json` until it goes on.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 from torch import Tensor
 
 from ipg.config import EARLIER, RunConfig
 from ipg.data.names import is_own
-from ipg.files import leftovers, make_private, write_json, write_jsonl
+from ipg.files import leftovers, make_private, parse_json, write_json, write_jsonl
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
+from ipg.models.weights import some
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
 from ipg.words import listed
 
-__all__ = ["FILES", "FIRST_STAGE", "MODEL", "FolderError", "RunFolder", "read_json", "read_jsonl", "same_setting"]
+__all__ = [
+    "FILES", "FIRST_STAGE", "MODEL", "FolderError", "Record", "RunFolder", "read_json", "read_jsonl", "same_setting",
+]  # fmt: skip
 
 
 class FolderError(ValueError):
@@ -45,6 +47,17 @@ CONTENT = {
     "network": "the layers of the network",
 }
 """What digests are of, in words, where that is not their name."""
+
+
+class Record(NamedTuple):
+    """What the `config.json` of a run says; a part that was not written yet is empty."""
+
+    config: dict[str, Any]
+    """The settings, flat."""
+    data: dict[str, Any]
+    """Digests of what it is trained on."""
+    origin: dict[str, Any]
+    """Where it was begun, on what, and what its classes and images are."""
 
 
 class RunFolder:
@@ -128,9 +141,23 @@ class RunFolder:
         """The settings of the run that it holds; None where there is none, or one that never got anywhere."""
         got_on = self.checkpoint.exists() or self.done.exists() or (self.path / FIRST_STAGE).exists()
         with suppress(FolderError):  # which `claim` tells of
-            found = read_json(self.config).get("config") if got_on else None
-            return found if isinstance(found, dict) else None
+            return self.recorded().config if got_on else None
         return None
+
+    def recorded(self) -> Record:
+        """What is written of the run that it holds.
+
+        Raises:
+            FolderError: it holds none, or what is written is damaged, or of something else.
+        """
+        if not self.config.exists():
+            raise self.no_run()
+        with suppress(FolderError):
+            stored = read_json(self.config)
+            found = Record(*(stored.get(part, {}) for part in Record._fields))
+            if found.config and _is_of_a_run(found):
+                return found
+        raise self.unreadable()
 
     def save(self, state: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the checkpoint, then the metrics it stands for."""
@@ -174,11 +201,21 @@ class RunFolder:
         weights = self._read(self.model, load_checkpoint)
         return weights, self._read(self.metrics, read_jsonl), self._read(self.result, read_json)
 
+    def no_run(self) -> FolderError:
+        """That no run is here, and where some are or come from."""
+        inside = sorted(str(found.parent) for found in self.path.glob("*/config.json"))
+        there = f"it holds runs, name those: {some(inside)}" if inside else "`ipg train` makes one"
+        return FolderError(f"{self.path} is not the folder of a run: it has no config.json; {there}")
+
     def unfinished(self) -> FolderError:
         """That a run which is not done has no results, and what to do."""
         if self.failure.exists():
             return FolderError(f"the run in {self.path} went wrong; `ipg doctor {self.path}` says why, and what to do")
         return FolderError(f"the run in {self.path} is not finished; the command that began it goes on with it")
+
+    def unreadable(self) -> FolderError:
+        """That what is written of the run is damaged, and what to do."""
+        return FolderError(f"{self.config} is damaged or not of a run; train again in another folder")
 
     def verify(self) -> None:
         """FolderError where a file that is there is not what the finished run wrote.
@@ -186,9 +223,9 @@ class RunFolder:
         An empty marker is of a time before there were digests, and says nothing.
         """
         try:
-            digests = json.loads(self.done.read_text(encoding="utf-8") or "{}")
+            digests = parse_json(self.done.read_text(encoding="utf-8") or "{}")
             wrong = [file for file in self._kept() if file.is_file() and digests.get(file.name) != _digest(file)]
-        except (OSError, ValueError, AttributeError, RecursionError):
+        except (OSError, ValueError, AttributeError):
             raise self.damaged(self.done) from None
         if digests and wrong:
             raise self.damaged(wrong[0])
@@ -240,12 +277,24 @@ def read_jsonl(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
     A run that was stopped within its first epoch has none.
     """
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-    except (ValueError, RecursionError) as error:
+        rows = [parse_json(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    except ValueError as error:
         raise FolderError(f"{path} is damaged and cannot be read ({error})") from None
     if not (rows or unfinished) or not all(isinstance(row, dict) for row in rows):
         raise FolderError(f"{path} is damaged: expected an object a line")
     return rows
+
+
+def _is_of_a_run(record: Record) -> bool:
+    """Whether what is there is of the kinds that a run writes."""
+    if not all(isinstance(part, dict) for part in record):
+        return False
+    classes, shape = record.origin.get("classes", []), record.origin.get("shape", [1, 1, 1])
+    if not isinstance(classes, list) or not isinstance(shape, list) or len(shape) != 3:
+        return False
+    texts = [*classes, record.config.get("data", ""), record.config.get("method", "")]
+    texts += [record.origin.get(name) or "" for name in ("data_path", "network")]
+    return all(isinstance(text, str) for text in texts) and all(isinstance(side, int) for side in shape)
 
 
 def _options(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,10 +305,10 @@ def _options(config: Mapping[str, Any]) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; FolderError says what is wrong with it."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FolderError(f"there is no {path}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise FolderError(f"{path} is damaged and cannot be read ({error})") from None
     if not isinstance(value, dict):
         raise FolderError(f"{path} is damaged: expected an object, got a {type(value).__name__}")

@@ -22,6 +22,7 @@ from ipg.data.table import ImageTable
 from ipg.evaluation.features import features
 from ipg.methods import method_class
 from ipg.models import build_model
+from ipg.models.build import check_named
 from ipg.models.loading import check_there
 from ipg.pairs.build import build
 from ipg.pairs.pairset import PairSet
@@ -140,7 +141,14 @@ def gather(
     if config.start is not None and model is None:  # before the data are read, which may take long
         check_there(found_file(config, config.start))
     if table is None:
-        table = load(config.data, path=config.data_path, size=config.size, seed=config.seed, reading=Reading.of(config))
+        table = load(
+            config.data,
+            path=config.data_path,
+            size=config.size,
+            seed=config.seed,
+            reading=Reading.of(config),
+            before=partial(_check_first, config, network=model is None) if to_train else None,
+        )
     guided = "pairs" in kind.needs
     if isinstance(config.pairs, str):
         made = _read_pairs(config, table, guided=guided)
@@ -155,6 +163,18 @@ def gather(
         masks = kind.regions(config.with_changes(masks=config.masks and found_file(config, config.masks)), table)
     found = Materials(table, model, made.get("train"), made.get("validation"), named, masks, make)
     return found.transformed(kind.transform)
+
+
+def _check_first(config: RunConfig, side: int, *, network: bool) -> None:
+    """Mistakes that show before image files are decoded to such a side; `network`: it is made here."""
+    from ipg.pairs.manifest import check_usable
+
+    if network and config.start is None:
+        check_named(config.model or _suited(side), config.weights and found_file(config, config.weights))
+    if isinstance(config.pairs, str):
+        check_usable(found_file(config, config.pairs), side)
+    elif config.pairs and config.pair_builder == "recolored" and "pairs" in method_class(config.method).needs:
+        raise _not_recolored(config, 3)  # as files are decoded
 
 
 def _network(config: RunConfig, table: ImageTable, images: Tensor, make: Callable[[], nn.Module] | None) -> nn.Module:
@@ -184,7 +204,10 @@ def _maker(config: RunConfig, table: ImageTable, images: Tensor) -> Callable[[],
 
 def suited_model(table: ImageTable) -> str:
     """The network for images of this size."""
-    size = int(table.images.shape[-1])
+    return _suited(int(table.images.shape[-1]))
+
+
+def _suited(size: int) -> str:
     if size >= PHOTOGRAPH:
         raise ValueError(
             f"images of {size} pixels need a network of their kind: name one of timm's and its weights, e.g. "
@@ -226,11 +249,7 @@ def _pairs(config: RunConfig, table: ImageTable, wanted: Mapping[str, int]) -> d
     counts = {s: n for s, n in wanted.items() if n and s in table.splits and len(table.indices(s))}
     if config.pair_builder == "recolored" and table.images.shape[1] != 2:
         if "train" in counts:
-            raise ValueError(
-                f"method {config.method!r} needs pairs, which cannot be made by swapping colours of images with "
-                f"{table.images.shape[1]} channels: make a folder of them and give it as --pairs, e.g. "
-                f"{_builds(config)}; or in Python pairs=ipg.Pairs(first, second, label)"
-            )
+            raise _not_recolored(config, table.images.shape[1])
         return {}  # plain training, and nothing to measure disagreement on
     known = _oracle_features(config, table, list(counts)) if counts and config.pair_builder == "closest" else {}
     return {
@@ -244,6 +263,15 @@ def _pairs(config: RunConfig, table: ImageTable, wanted: Mapping[str, int]) -> d
         )
         for split, count in counts.items()
     }
+
+
+def _not_recolored(config: RunConfig, channels: int) -> ValueError:
+    """That pairs have to be given where images have more than two colours, and how."""
+    return ValueError(
+        f"method {config.method!r} needs pairs, which cannot be made by swapping colours of images with {channels} "
+        f"channels: make a folder of them and give it as --pairs, e.g. {_builds(config)}; or in Python "
+        f"pairs=ipg.Pairs(first, second, label)"
+    )
 
 
 def _builds(config: RunConfig) -> str:

@@ -22,7 +22,7 @@ from ipg.models.small import SmallNet
 from ipg.models.weights import read_weights
 from ipg.rationale import find_head
 from ipg.restarts import rate_after
-from ipg.training.folder import MODEL, FolderError, read_json
+from ipg.training.folder import MODEL, FolderError, Record, RunFolder, read_json
 
 __all__ = ["as_started", "check_images", "network_name", "order_is_known", "require_data", "start_from"]
 
@@ -39,7 +39,7 @@ def as_started(config: RunConfig) -> RunConfig:
     Raises:
         ValueError: that run has drawn another split of the same images, so that it may know those that are tested on.
     """
-    known = _record(config.start, "config") if config.start is not None else {}
+    known = _recorded(config.start).config if config.start is not None else {}
     drawn = Reading.kept(known).split_seed
     if known.get("data") == config.data and is_own(config.data) and drawn != config.split_seed:
         raise ValueError(
@@ -62,7 +62,7 @@ def as_started(config: RunConfig) -> RunConfig:
 
 def require_data(config: RunConfig) -> None:
     """ValueError where `config`, which was told of no data, would go on from a run with data of another name."""
-    trained_on = _record(config.start, "config").get("data") if config.start is not None else None
+    trained_on = _recorded(config.start).config.get("data") if config.start is not None else None
     if trained_on is not None and trained_on != config.data:
         raise ValueError(
             f"{config.start} was trained on {trained_on}: say what to go on with, e.g. --data {shlex.quote(trained_on)}"
@@ -106,7 +106,7 @@ def order_is_known(start: str, model: nn.Module, classes: Sequence[str]) -> bool
         ValueError: it says that they are others, or in another order.
     """
     file = Path(start.rpartition("@")[2])  # also of a network of a library's
-    kept = _record(start if file.name != MODEL else str(file.parent)).get("classes")
+    kept = _recorded(start if file.name != MODEL else str(file.parent)).origin.get("classes")
     told = kept if kept is not None else getattr(model, "classes", None)
     known = [str(name) for name in told] if isinstance(told, list | tuple) else []
     alike = [name.casefold() for name in known] == [name.casefold() for name in classes]
@@ -127,7 +127,7 @@ def network_name(config: RunConfig, model: nn.Module) -> str | None:
         return name
     if config.start is None or isinstance(model, SmallNet):
         return None
-    return config.start if config.start.startswith("python:") else _record(config.start).get("network")
+    return config.start if config.start.startswith("python:") else _recorded(config.start).origin.get("network")
 
 
 def _load(config: RunConfig, start: str, images: Tensor, *, classes: int) -> nn.Module:
@@ -149,13 +149,12 @@ def _load(config: RunConfig, start: str, images: Tensor, *, classes: int) -> nn.
     return model
 
 
-def _record(start: str, part: str = "origin") -> dict[str, Any]:
-    """What the run in the folder `start` says of its network, or its settings; nothing where it is no run's folder."""
+def _recorded(start: str) -> Record:
+    """What is written of the run in the folder `start`; nothing where it is no run's folder."""
     try:
-        found = read_json(Path(start) / "config.json").get(part) if Path(start).is_dir() else None
+        return RunFolder(Path(start)).recorded()
     except FolderError:
-        found = None
-    return found if isinstance(found, dict) else {}
+        return Record({}, {}, {})
 
 
 def _restarts(start: str) -> int:
