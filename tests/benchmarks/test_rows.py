@@ -34,7 +34,7 @@ def test_the_newest_of_each_case_counts_on_one_machine() -> None:
     assert key(rows[4]) == ("steps", "a", "ms", "b")
 
 
-@pytest.mark.parametrize("line", ["not json", "[]", json.dumps({"benchmark": "steps"})])
+@pytest.mark.parametrize("line", ["not json", "[" * 100_000, "[]", json.dumps({"benchmark": "steps"})])
 def test_what_is_no_row_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "speed.jsonl"
     file.write_text(line + "\n", encoding="utf-8")

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rich.cells import cell_len
 from rich.console import Console
 
 from ipg.cli.console import (
@@ -155,6 +156,21 @@ def test_a_narrow_terminal_gets_more_tables() -> None:
     text = written(console)
     assert text.count("100.0") == 5
     assert max(map(len, text.splitlines())) <= 40
+
+
+@pytest.mark.parametrize("pairs", [None, [40, 40]])
+@pytest.mark.parametrize("name", ["a class whose name is longer than a terminal is wide, " * 2, "\u732b" * 60, "cat"])
+def test_long_names_are_wrapped_and_no_figure_is_lost(name: str, pairs: list[int] | None) -> None:
+    console = screen(terminal=False, width=60)
+    metrics = {"average": 0.625, "groups": {f"{name}, red": {"accuracy": 0.25, "count": 40}}, "pair_disagreement": 0.5}
+    print_metrics(console, [("runs/a", metrics, None), ("runs/b", metrics, None)], title="Test", pairs=pairs)
+    lines = written(console).splitlines()
+    figures = [line.strip("│").split("│")[1:] for line in lines if line.startswith("│")]
+    for share in ("62.5", "25.0", "50.0"):
+        assert sum(cell.strip() == share for cells in figures for cell in cells) == 2
+    assert max(cell_len(line) for line in lines[:-1]) <= 60
+    names = [line.strip("│").split("│")[0] for line in lines if line.startswith("│")]
+    assert f"{name}, red".replace(" ", "") in "".join(names).replace(" ", "")
 
 
 def test_the_command_line_can_be_typed_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,8 @@ from ipg.files import write_json
         ("trian", ("No such command 'trian'", "`ipg --help`")),
         ("train --epoch 3", ("No such option: --epoch", "--epochs", "`ipg train --help`")),
         ("train --lr 3", ("No such option: --lr", "--learning-rate", "`ipg train --help`")),
+        ("train --method irm --weight 3", ("No such option: --weight", "(Possible options: -o weight=…)")),
+        ("compare --step-size 3", ("No such option: --step-size", "(Possible options: -o METHOD.step_size=…)")),
         ("predict --lr 3", ("No such option: --lr", "`ipg predict --help`")),
         ("train --method", ("'--method' requires an argument",)),
         ("train something", ("something", "`ipg train --help`")),
@@ -212,6 +214,13 @@ def test_a_folder_that_is_not_of_a_run(assert_refused, tmp_path: Path, verb: str
     for name in ("photos", "nowhere"):
         assert_refused(verb, name, says=(f"{name} is not the folder of a run", "ipg train"))
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "report", "doctor", "export"])
+def test_a_folder_of_runs_names_them(assert_refused, embedded_runs: Path, tmp_path: Path, verb: str) -> None:
+    (tmp_path / "runs").symlink_to(embedded_runs)
+    says = "runs is not the folder of a run: it has no config.json; it holds runs, name those: runs/guided, runs/plain"
+    assert_refused(verb, "runs", says=(says,))
 
 
 def test_training_into_a_folder_with_something_else_in_it(assert_refused, bars: list[str], tmp_path: Path) -> None:

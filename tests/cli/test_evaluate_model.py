@@ -61,7 +61,7 @@ def test_outputs_in_another_order_than_the_classes_of_the_data(ipg, assert_refus
     for spec in (f"python:{photos / 'mine.py'}:by_color", f"python:{photos / 'mine.py'}:by_one_logit"):
         asked = ("evaluate", "--model", spec, "--pairs", pairs, "--data", data, "--json")
         as_is = ipg(*asked)
-        assert f"{spec}: outputs taken as 0 above, 1 below; say --classes if they are otherwise" in as_is.err
+        assert f"{spec}: outputs taken as 0 = above, 1 = below; say --classes if they are otherwise" in as_is.err
         named, swapped = ipg(*asked, "--classes", "above,below"), ipg(*asked, "--classes", "below,above")
         assert "outputs taken as" not in named.err + swapped.err
         assert json.loads(named.out) == json.loads(as_is.out)

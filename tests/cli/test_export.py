@@ -85,7 +85,7 @@ def test_the_card_says_what_it_is(exported: Path, photos: Path) -> None:
     for part in (
         "float32 images in [0, 1]",
         "do not normalise",
-        "0 above, 1 below",
+        "0 = above, 1 = below",
         "`photos.csv`, 16 pixels",
         "`erm`",
     ):

@@ -193,6 +193,7 @@ def test_options_reach_the_runner(
         (["--limit", "90"], "--limit 90: expected a time such as 90s, 30m or 2h"),
         (["--only", "seed"], "--only seed: expected NAME=VALUE, or several values with commas between"),
         (["--only", "sed=1"], "--only sed=1: did you mean seed?"),
+        (["--only", "lr=1"], "--only lr=1: did you mean learning_rate?"),
         (["--only", "weather=fine"], "--only weather=fine: no trial of quick has 'weather'"),
         (["--only", "seed=1,4"], "--only seed=1,4: no trial has 4; of seed there are 0, 1 and 7"),
         (["--only", "protocol=wild", "--only", "seed=0"], "--only seed=0: no trial is left; of seed there is 7"),

@@ -63,8 +63,23 @@ def test_settings_for_one_method_that_cannot_be(config: RunConfig) -> None:
             config, ["erm", "ipg"], [0], {"erm": {"size": "8", "epochs": "0"}, "ipg": {"alpha": "2", "every": "x"}}
         )
     problems = caught.value.problems
-    assert problems[0] == "method 'erm' has no option 'size'; it has none"  # images are the same for all
+    assert problems[0] == "method 'erm' has no option 'size'; all methods have the same"  # of images
     assert [problem.partition("=")[0] for problem in problems[1:]] == ["method ipg: alpha", "method ipg: every"]
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "hint"),
+    [
+        ("ipg", "lr", "did you mean learning_rate?"),
+        ("jtt", "copie", "did you mean copies?"),
+        ("jtt", "zzz", "it has first_epochs, copies"),
+        ("erm", "pairs", "all methods have the same"),
+    ],
+)
+def test_what_was_meant_for_one_method(config: RunConfig, method: str, name: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        comparison(config, [method], [0], {method: {name: "1"}})
+    assert caught.value.problems == [f"method {method!r} has no option {name!r}; {hint}"]
 
 
 def test_other_settings_for_one_method_are_other_settings(config: RunConfig, tmp_path: Path) -> None:

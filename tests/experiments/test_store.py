@@ -240,3 +240,17 @@ def test_a_trial_is_for_its_user_alone(store: Store, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("IPG_SHARED", raising=False)
     with store.claim("a"):
         assert (store.trials / "a").stat().st_mode & 0o777 == 0o700
+
+
+# -- in the repository -----------------------------------------------------------------------------------------------
+
+
+def test_rows_are_committed_and_trials_under_way_are_not(tmp_path: Path) -> None:
+    """Checkpoints hold weights; those of a search, of times and of reproductions lie a folder deeper."""
+    (tmp_path / ".gitignore").write_bytes((Path(__file__).parents[2] / ".gitignore").read_bytes())
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    folders = ("results/margin", "results/times/margin", "results/hyperparameters/waterbirds100")
+    aside = [f"{folder}/{name}" for folder in folders for name in ("trials/0000-abc/run/last.safetensors", "locks/0")]
+    kept = [f"{folder}/{name}" for folder in folders for name in ("trials.jsonl", "search.journal", "best.toml")]
+    asked = ["git", "-C", str(tmp_path), "check-ignore", *aside, *kept]
+    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split() == aside

@@ -208,6 +208,10 @@ KEYS = "there are dataset, seeds, metrics_split, decides, base and arm"
             HEAD + ARM + "config = { options = { order = 'sum' } }\n",
             ["arm 1: method 'erm' has no option 'order'; it has none"],
         ),
+        (
+            HEAD + ARM + "seeds = [3, 1, 3]\n",
+            ["arm 1: seeds=[3, 1, 3]: expected each once, since a seed gives the same run again"],
+        ),
         (HEAD + ARM + ARM, ["arm 2: repeats trials of an arm above it"]),
         (HEAD + ARM + ARM + "seeds = [5, 1]\n", ["arm 2: repeats trials of an arm above it"]),
         (

@@ -247,7 +247,7 @@ def test_no_cell_of_the_csv_is_a_formula(table: StudyTable) -> None:
 def test_the_page_is_escaped(table: StudyTable, tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     page = as_html(table)
     assert page.count("<tr>") == 4
-    assert "20.0 ± 10.0 (10.0 to 30.0)" in page
+    assert '20.0 ± 10.0 <span class="span">10.0 to 30.0</span>' in page
     file = tmp_path / "hostile.jsonl"
     hostile = [{**rows[0], "hardware": "<script>alert(1)</script>"}]
     file.write_text("".join(json.dumps(row) + "\n" for row in hostile), encoding="utf-8")

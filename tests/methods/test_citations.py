@@ -13,7 +13,7 @@ from ipg.methods.citations import citation
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_names_its_paper(name: str) -> None:
-    assert re.fullmatch(r'[A-Z][^"]+, "[^"]+",? [^"]*(19|20)\d\d', citation(method_class(name)))
+    assert re.fullmatch(r'[A-Z][^"]+, "[^"]+",? [^"]*(19|20)\d\d', citation(method_class(name)) or "")
 
 
 @pytest.mark.parametrize(
@@ -41,5 +41,4 @@ def test_a_method_without_one() -> None:
     class Unheard(Method):
         name = "unheard"
 
-    with pytest.raises(ValueError, match="names no paper: its docstring should hold one as Authors"):
-        citation(Unheard)
+    assert citation(Unheard) is None

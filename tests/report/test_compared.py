@@ -208,6 +208,25 @@ def test_agreement_on_pairs_is_no_merit_of_runs_that_guess(plain: MethodRows) ->
     assert text.count("guessing") == 1
 
 
+def test_nothing_is_said_of_pairs_that_there_are_not(plain: MethodRows) -> None:
+    told = [row(0.0, 0.5), row(0.0, 0.5), row(0.0, 0.5)]
+    for each in told:
+        each["metrics"] |= {"group_mean": 0.5, "pair_disagreement": None}
+    text = said(make(plain, method("jtt", dict(enumerate(told))), facts=facts(held_out=0)))
+    assert "guessing" not in text
+    assert "two answers" not in text
+
+
+def test_an_average_of_what_pairs_change_is_no_merit(plain: MethodRows) -> None:
+    """Where a shortcut mostly fails in the test images, who takes it the other way round is mostly right."""
+    told = [row(0.0, average) for average in (0.9, 0.9, 0.1)]
+    for each, disagreement in zip(told, (1.0, 0.5, 1.0), strict=True):
+        each["metrics"] |= {"pair_disagreement": disagreement}
+    text = said(make(plain, method("lff", dict(enumerate(told)))))
+    assert "LFF gives nearly every pair two answers in 1 of 3 runs: it goes by what pairs change" in text
+    assert "ERM gives" not in text
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

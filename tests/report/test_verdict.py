@@ -157,3 +157,40 @@ def test_of_a_run_that_gives_one_class_or_one_without_pairs_it_says_nothing(told
     guided = told("after", (1.0, 1.0, 0.0, 0.0))
     constant = replace(guided, result={"metrics": {**guided.metrics, "predicted_classes": 1}})
     assert judged(told("before", LEANS), constant) == judged(told("before", LEANS)) == Verdict()
+
+
+def epochs(*shares: Sequence[float], auroc: float = 0.8) -> list[dict[str, Any]]:
+    """A row an epoch, of 40 validation images: what shares of the classes were right, and no pair disagreed."""
+    return [
+        {
+            "epoch": number,
+            "pair_disagreement": 0.0,
+            "validation": {
+                "balanced": sum(right) / 2,
+                "predicted_classes": 2,
+                "auroc": auroc,
+                "groups": {
+                    f"{name}, all": {"accuracy": share, "count": 20}
+                    for name, share in zip(("cat", "rabbit"), right, strict=True)
+                },
+            },
+        }
+        for number, right in enumerate(shares, start=1)
+    ]
+
+
+def test_what_went_wrong_in_training_stands_beneath_the_figures(told) -> None:
+    before = told("before", LEANS, epochs=epochs((1.0, 0.9)))
+    misplaced = told("after", (0.9, 0.9, 0.0, 0.1), epochs=epochs((1.0, 0.1), auroc=0.97))
+    lost = told("after", (0.9, 0.9, 0.0, 0.1), epochs=epochs((1.0, 1.0), (0.7, 0.7)))
+    for run, says in (
+        (misplaced, "Guided by pairs (IPG): line misplaced. The network tells the classes apart (AUROC 97.0 % on"),
+        (lost, "Guided by pairs (IPG): learnt and lost. After epoch 1 accuracy on validation images"),
+    ):
+        for page in (judged(before, run), judged(run)):
+            (remark,) = [remark for remark in page.remarks if "ipg doctor" in remark]
+            assert remark.startswith(says)
+            assert remark.endswith("The command ipg doctor says what to do.")
+    well = told("after", LEANS, epochs=epochs((0.7, 0.7), (0.9, 0.9)))
+    for page in (judged(before, well), judged(well)):
+        assert not any("ipg doctor" in remark for remark in page.remarks)

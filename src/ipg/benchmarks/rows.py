@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ipg.benchmarks.measure import Measurement
+from ipg.files import parse_json
 from ipg.training.provenance import provenance
 
 __all__ = ["Key", "Row", "append", "key", "newest", "read", "row"]
@@ -43,7 +44,7 @@ def read(file: Path) -> list[Row]:
     rows = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         try:
-            found = json.loads(line)
+            found = parse_json(line)
             key(found), found["hardware"], found["value"], found["ratio"]
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{file}, line {number} is not a row of `ipg bench`") from None

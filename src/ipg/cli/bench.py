@@ -58,7 +58,6 @@ def bench(
     from ipg.benchmarks.against import compare_rows, require
     from ipg.benchmarks.rows import append, read
     from ipg.benchmarks.run import chosen, place, run
-    from ipg.config import CHOICES
     from ipg.training.device import resolve_device
     from ipg.training.provenance import hardware
 
@@ -66,8 +65,6 @@ def bench(
         raise ValueError("the figures of --quick mean nothing: leave out --write and --against")
     if fail and against is None:
         raise ValueError("--fail says what to do about --against FILE, which is missing")
-    if device not in CHOICES["device"]:
-        raise ValueError(f"there is no device {device!r}; expected one of {', '.join(CHOICES['device'])}")
     if write is not None and write.is_dir():
         raise ValueError(f"{write} is a folder; name a file, e.g. --write {write / 'speed.jsonl'}")
     found = resolve_device(device)

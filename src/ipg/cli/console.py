@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from ipg.cli.errors import printable
 from ipg.config import RunConfig
@@ -37,6 +39,8 @@ __all__ = [
 
 SPLITS = {"train": "training", "validation": "validation", "test": "test"}
 """Splits whose images are counted, and what these are called."""
+LEAST_LABEL = len("pairs that disagree")
+"""How wide the column of names is at least."""
 MOST_GROUPS = 4
 """How many groups without an image are named."""
 RANDOM = "random weights"
@@ -209,8 +213,8 @@ def unseen_groups(config: RunConfig, table: ImageTable) -> str | None:
 
 
 def in_their_order(classes: Sequence[str]) -> str:
-    """What the outputs of a network are, by their numbers."""
-    return ", ".join(f"{number} {printable(name)}" for number, name in enumerate(classes))
+    """What the outputs of a network are, by their numbers; classes may be named by numbers, too."""
+    return ", ".join(f"{number} = {printable(name)}" for number, name in enumerate(classes))
 
 
 @contextmanager
@@ -248,13 +252,14 @@ def print_metrics(
     console.print(title, highlight=False, markup=False)
     groups = list(dict.fromkeys(group for _, metrics, _ in named for group in metrics.get("groups", {})))
     label = max(
-        len(text) for text in ("pairs that disagree", *(f"  {name}" for name in shown_groups(groups)[1].values()))
+        cell_len(text) for text in ("pairs that disagree", *(f"  {name}" for name in shown_groups(groups)[1].values()))
     )
     width = len("100.0") if pairs is None else len("97.1 to 100.0")
+    label = min(label, max(console.width - width - 7, LEAST_LABEL))  # longer names are wrapped, figures never cut
     at_once = max(1, (console.width - label - 4) // (width + 3))
     for start in range(0, len(named), at_once):
         part = slice(start, start + at_once)
-        console.print(_metrics_table(named[part], groups, width, None if pairs is None else pairs[part]))
+        console.print(_metrics_table(named[part], groups, label, width, None if pairs is None else pairs[part]))
     if pairs is not None:
         console.print(
             "Below each figure: the interval that holds the true share with 95 % confidence.",
@@ -263,26 +268,36 @@ def print_metrics(
         )
 
 
+def _wrapped(name: str, width: int) -> str:
+    """A name in lines of `width` cells at most, each as far in as the first."""
+    inside = name.lstrip()
+    before = " " * (len(name) - len(inside))
+    lines = Text(inside).wrap(Console(width=width), width - len(before))
+    return "\n".join(before + line.plain.rstrip() for line in lines)
+
+
 def _metrics_table(
     named: Sequence[tuple[str, Mapping[str, Any], float | None]],
     groups: Sequence[str],
+    label: int,
     width: int,
     pairs: Sequence[int] | None,
 ) -> Table:
+    """A table whose first column is `label` wide at most, and those of figures `width` or more."""
     table = Table()
-    table.add_column("", no_wrap=True)
+    table.add_column("", no_wrap=True)  # wrapped below, or else figures would give way to it
     for name, _, _ in named:
         table.add_column(escape(name), justify="right", overflow="fold", min_width=width)
     of_runs = [metrics for _, metrics, _ in named]
 
     def row(
-        label: str, values: Iterable[float | None], counts: Iterable[int] | None = None, *, bold: bool = False
+        name: str, values: Iterable[float | None], counts: Iterable[int] | None = None, *, bold: bool = False
     ) -> None:
         found = list(values)
         shown = [percent(value) for value in found]
         if pairs is not None and counts is not None:
             shown = [f"{share}\n{between}" for share, between in zip(shown, map(_between, found, counts), strict=True)]
-        table.add_row(escape(label), *shown, style="bold" if bold else None)
+        table.add_row(escape(_wrapped(name, label)), *shown, style="bold" if bold else None)
 
     row("average", (metrics.get("average") for metrics in of_runs), map(_images, of_runs), bold=True)
     word, names = shown_groups(groups)

@@ -16,6 +16,9 @@ EXAMPLES = """
 `ipg demo`: clothes whose colour gives the class away; embedded, half a minute on two cores
 
 `ipg demo --data colored-mnist --mnist mnist.npz`: the paper's ColoredMNIST; minutes on a GPU, hours on a CPU
+
+**On a CPU that other programs use** set `OMP_NUM_THREADS=1`: threads that wait for each other there can take many times
+as long as one alone.
 """
 
 FASHION: dict[str, Any] = {
@@ -36,7 +39,7 @@ WORDS = {
     "colored_mnist": (
         "On digits whose colour changed",
         "In training, digits below five are mostly green and the others mostly red. In the test images it is the "
-        "other way round, and a quarter of all labels is wrong, so 75 % is the most possible.",
+        "other way round, and a quarter of all labels are wrong, so 75 % is the best possible.",
     ),
 }
 

@@ -104,12 +104,20 @@ class Commands(TyperGroup):
 
 
 def _called_here(option: str, context: Any) -> str | None:
-    """An option of the command in `context` by the name it has here, where another is usual elsewhere: `--lr`."""
-    from ipg.config import ELSEWHERE
+    """An option of the command in `context` by the name it has here, where another is usual elsewhere: `--lr`.
 
-    name = ELSEWHERE.get(option.removeprefix("--"), "")
-    known = {each.name for each in context.command.params} if context is not None else ()
-    return f"--{name.replace('_', '-')}" if name in known else None
+    Those of methods' own, such as `--weight`, stand behind -o.
+    """
+    from ipg.config import ELSEWHERE, OPTIONS
+
+    if context is None:
+        return None
+    name = option.removeprefix("--")
+    own = name.replace("-", "_")
+    if own in OPTIONS and any("-o" in each.opts for each in context.command.params):
+        return f"-o {'METHOD.' if context.info_name == 'compare' else ''}{own}=…"
+    name = ELSEWHERE.get(name, "")
+    return f"--{name.replace('_', '-')}" if name in {each.name for each in context.command.params} else None
 
 
 def printable(text: str) -> str:

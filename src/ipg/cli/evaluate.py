@@ -130,13 +130,10 @@ def _called(split: str) -> str:
 
 def _own_data(run: Path, data_path: str | None) -> tuple[str, str | None]:
     """What to load as the data that a run was trained on."""
-    from ipg.training.folder import FolderError, RunFolder, read_json
+    from ipg.training.folder import RunFolder
     from ipg.whereabouts import find_data
 
-    stored = read_json(RunFolder(run).config)
-    config, origin = stored.get("config"), stored.get("origin")
-    if not isinstance(config, dict) or not isinstance(origin, dict):
-        raise FolderError(f"{run} is not the folder of a run")
+    config, _, origin = RunFolder(run).recorded()
     known, there = origin.get("data_path"), origin.get("started_in")
     return find_data(str(config.get("data")), known, run=run, given=data_path, started_in=there)
 

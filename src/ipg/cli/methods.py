@@ -63,7 +63,8 @@ def methods(
         for kind in METHODS.values():
             cost, _, _ = kind.cost.replace(" B_I", "\nB_I").partition("; ")  # behind it of some options alone
             mark = ", [green]verified[/green]" if standing(kind.name).state == "verified" else ""
-            about = f"{kind.summary} [dim]{_short(citation(kind))}[/dim]{mark}"
+            paper = citation(kind)  # one of a user's own may have none
+            about = kind.summary + (f" [dim]{_short(paper)}[/dim]" if paper else "") + mark
             table.add_row(kind.name, about, cost, ", ".join(sorted(kind.needs)) or "–")
         console.print(table)
         console.print(
@@ -105,7 +106,7 @@ def _facts(console: Console, kind: type[Method], found: Verdict, *, searched: bo
     facts = ({"search": told_of(kind.name)} if searched else {}) | {
         "needs": ", ".join(NEEDS[need] for need in sorted(kind.needs)) or "nothing but labels",
         "cost": f"{kind.cost} (plain training: 1)",
-        "paper": citation(kind),
+        "paper": citation(kind) or "none named in the docstring of its file",
         found.state: found.reason,
     }
     table = Table.grid(padding=(0, 0, 0, 2), pad_edge=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
-from ipg.config import EARLIER, PANELS, ConfigError, RunConfig
+from ipg.config import EARLIER, PANELS, ConfigError, RunConfig, setting_meant
 from ipg.data.load import list_files, load
 from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
@@ -20,6 +20,7 @@ from ipg.experiments.store import Store, read_rows
 from ipg.experiments.study import ELSEWHERE, Study, Trial, own_options
 from ipg.files import write_json
 from ipg.methods import method_class, parse_options
+from ipg.methods.options import option_defaults
 from ipg.training.device import resolve_device
 from ipg.training.engine import resolve
 from ipg.training.folder import FILES, read_json, same_setting
@@ -134,9 +135,22 @@ def comparison(
 def _configured(config: RunConfig, method: str, given: Mapping[str, Any]) -> RunConfig:
     """`config` for a method with what is given for it alone."""
     options = {name: value for name, value in given.items() if name not in OWN}
+    if unknown := list(_unknown(method, options)):
+        raise ValueError("; ".join(unknown))
     parse_options(method_class(method), options)
     settings = {name: value for name, value in given.items() if name in OWN}
     return RunConfig.from_mapping(settings, base=config.with_changes(method=method, options=options))
+
+
+def _unknown(method: str, names: Iterable[str]) -> Iterator[str]:
+    """What is wrong with names that are neither options of a method nor settings that it may have for itself."""
+    options = option_defaults(method_class(method))
+    for name in (name for name in names if name not in options):
+        if name in RunConfig().flat():
+            hint = "all methods have the same"
+        else:
+            hint = setting_meant(name, [*options, *OWN]) or f"it has {', '.join(options) or 'none'}"
+        yield f"method {method!r} has no option {name!r}; {hint}"
 
 
 def own_settings(study: Study) -> dict[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ipg.files import make_private, sweep, write_text
+from ipg.files import make_private, parse_json, sweep, write_text
 
 __all__ = ["TIMES", "Store", "read_rows"]
 
@@ -36,8 +36,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    with suppress(ValueError, RecursionError):
-        row = json.loads(line.decode("utf-8", "replace"))
+    with suppress(ValueError):
+        row = parse_json(line.decode("utf-8", "replace"))
         return row if isinstance(row, dict) else None
     return None
 

@@ -25,9 +25,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from ipg.config import ConfigError, RunConfig, earlier, read_toml
+from ipg.config import ConfigError, RunConfig, earlier, read_toml, setting_meant
 from ipg.data.names import is_own
-from ipg.words import are, did_you_mean, listed, number_of
+from ipg.words import are, listed, number_of
 
 __all__ = [
     "ADDED", "ELSEWHERE", "GUIDED", "ON_PAIRS", "STUDIES", "Network", "Study", "Trial", "arm_trials", "find_study",
@@ -234,7 +234,8 @@ def only(study: Study, rules: Sequence[str]) -> Study:
     for rule in rules:
         name, equals, values = rule.partition("=")
         if not equals or name not in known:
-            hint = did_you_mean(name, known) if equals else "expected NAME=VALUE, or several values with commas between"
+            expected = "expected NAME=VALUE, or several values with commas between"
+            hint = setting_meant(name, known) if equals else expected
             raise ConfigError([f"--only {rule}: {hint or f'no trial of {study.name} has {name!r}'}"])
         wanted = values.split(",")
         for text in wanted:
@@ -355,4 +356,6 @@ def _seeds(given: Any) -> Sequence[int]:
     seeds = range(given) if isinstance(given, int) and not isinstance(given, bool) else given
     if not isinstance(seeds, range | list) or not seeds or any(type(seed) is not int or seed < 0 for seed in seeds):
         raise ConfigError([f"seeds={given!r}: expected how many there are, or a list of them"])
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError([f"seeds={given!r}: expected each once, since a seed gives the same run again"])
     return seeds

@@ -108,7 +108,7 @@ def _summary(classifier: Classifier) -> str:
 
 def _use(classifier: Classifier, differences: Mapping[str, float], checked_on: int) -> str:
     kind, (channels, height, width) = channels_of(classifier), classifier.shape
-    outputs = ", ".join(f"{number} {_plain(name)}" for number, name in enumerate(classifier.classes or ()))
+    outputs = ", ".join(f"{number} = {_plain(name)}" for number, name in enumerate(classifier.classes or ()))
     lines = [
         f"**Input**: float32 images in [0, 1], {kind}, of shape (B, {channels}, {height}, {width}) for any B; 8-bit "
         f"images are divided by 255. The network normalises them itself where it needs that: do not normalise."

@@ -17,8 +17,8 @@ _CITATION = rf'{_NAME}(?:(?:,| and) {_NAME})*(?: et al\.)?, "[^"]+"(?: \([^)]*\)
 """`Authors, "Title", venue year`."""
 
 
-def citation(method: type[Method]) -> str:
-    """The paper of a method: authors, title, venue and year.
+def citation(method: type[Method]) -> str | None:
+    """The paper of a method: authors, title, venue and year; None where its docstring names none.
 
     A paragraph that begins with a citation, or with "After" one, wins over those that mention one. An ablation that
     names no paper is of that of the method it is made from.
@@ -29,7 +29,7 @@ def citation(method: type[Method]) -> str:
             for part in paragraphs:
                 if found := re.search(pattern, part):
                     return found[1]
-    raise ValueError(f'{method.__module__} names no paper: its docstring should hold one as Authors, "Title", year')
+    return None
 
 
 def _text(kind: type) -> str:

@@ -86,7 +86,7 @@ class Dfr(Erm):
         """Put a new last layer on `model`, fitted to the `validation` images."""
         options: DfrOptions = self.options
         generator = torch.Generator().manual_seed(derive_seed(self.setup.config.seed, "refit"))
-        inputs = features(model, validation.images).double().cpu()
+        inputs = features(model, validation.images).cpu().double()
         label, group = validation.label.cpu(), validation.group.cpu()
         if options.share < 1:
             rows = some_of_all(group, options.share, generator)

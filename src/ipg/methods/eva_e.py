@@ -40,7 +40,7 @@ from ipg.methods.erm import Erm
 from ipg.methods.options import option
 from ipg.methods.parts import means_by, refittable_head
 from ipg.methods.space import Choice, LogUniform, Range
-from ipg.rationale import find_head
+from ipg.rationale import double_precision, find_head
 
 __all__ = ["EvaE", "energies", "fit_kept", "kept_channels"]
 
@@ -96,12 +96,12 @@ class EvaE(Erm):
         """Put a last layer on `model` that is fitted to the training images without the erased channels."""
         options, table = cast(EvaEOptions, self.options), cast(ImageTable, self.setup.table)
         head = find_head(model)
-        inputs = features(model, table.images).double()
+        inputs = double_precision(features(model, table.images))
         label = table.label.to(inputs.device)
-        weight = head.weight.detach().double()
-        bias = weight.new_zeros(len(weight)) if head.bias is None else head.bias.detach().double()
+        weight = double_precision(head.weight.detach())
+        bias = weight.new_zeros(len(weight)) if head.bias is None else double_precision(head.bias.detach())
         energy = energies(inputs, label, weight, bias, options.evidence)
-        judged = features(model, validation.images).double()
+        judged = double_precision(features(model, validation.images))
         best, found = -1.0, (weight, bias)
         for share in SHARES:
             kept = kept_channels(energy, share)

@@ -26,7 +26,7 @@ __all__ = ["Rwg", "balanced_weights"]
 
 def balanced_weights(table: ImageTable) -> Tensor:
     """How likely each row is drawn when all groups that have images are alike, (N,); the sum is 1."""
-    group = table.group
+    group = table.group.cpu()
     counts = torch.bincount(group).double()  # (G,)
     return 1 / ((counts > 0).sum() * counts[group])
 

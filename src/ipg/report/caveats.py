@@ -70,6 +70,12 @@ def _missing(comparison: Comparison) -> Iterator[str]:
                 f"{method.name} does no better than guessing in {idle} of {number_of(len(method.rows), 'run')}, all "
                 f"groups counted alike: that its pairs agree there is no merit."
             )
+        if followed := comparison.follows_pairs(method):
+            yield (
+                f"{method.name} gives nearly every pair two answers in {followed} of "
+                f"{number_of(len(method.rows), 'run')}: it goes by what pairs change, and its average tells how often "
+                f"that goes with the classes of the test images, or against them."
+            )
     if same := [method.name for method in comparison.others if comparison.same_answers(method)]:
         yield (
             f"{listed(same)} {'give' if len(same) > 1 else 'gives'} every test image the same class as "

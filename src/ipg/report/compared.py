@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,8 +122,18 @@ class Comparison:
     def agrees_idly(self, method: MethodRows) -> int:
         """How many runs agree on pairs and yet only guess; those that give one class alone are not among them."""
         told = [row["metrics"] for row in method.rows.values() if not collapsed(row["metrics"]["groups"])]
-        agree = [metrics for metrics in told if (number(metrics.get("pair_disagreement")) or 0) < DISAGREES]
+        agree = [metrics for metrics in told if _of_pairs(metrics) < DISAGREES]
         return sum(guesses(metrics, len(self.facts.classes)) for metrics in agree)
+
+    def follows_pairs(self, method: MethodRows) -> int:
+        """How many runs are right more often than chance and yet answer by what pairs change, which nearly all tell.
+
+        Their average is that of the shortcut in the test images, be it followed or taken the other way round.
+        """
+        chance = 1 / len(self.facts.classes)
+        told = [row["metrics"] for row in method.rows.values()]
+        followed = [metrics for metrics in told if _of_pairs(metrics) > 1 - DISAGREES]
+        return sum((number(metrics.get("average")) or 0) > chance for metrics in followed)
 
     def times(self, method: MethodRows) -> Spread | None:
         """How many times as long as plain training it took with the same seed; None without that.
@@ -148,6 +159,12 @@ def series_of(methods: Sequence[str]) -> list[str]:
     own = {PLAIN: "before", "ipg": "after"}
     rest = [name for name in methods if name not in own]
     return [own.get(name) or f"other-{rest.index(name) % 6 + 1}" for name in methods]
+
+
+def _of_pairs(metrics: Mapping[str, Any]) -> float:
+    """The share of held-out pairs that disagree; NaN, which is neither few nor many, where there are none."""
+    found = number(metrics.get("pair_disagreement"))
+    return math.nan if found is None else found
 
 
 def _metric(row: Row, metric: str) -> float | None:

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ipg.config import PANELS
-from ipg.evaluation.doctor.finding import DISAGREES
+from ipg.evaluation.doctor.finding import DISAGREES, Check
+from ipg.evaluation.doctor.log import RunLog
+from ipg.evaluation.doctor.training import learnt_and_lost, line_misplaced, task_hardly_learnt, validation_at_chance
 from ipg.evaluation.groups import guesses, is_constant
 from ipg.evaluation.statistics import difference
 from ipg.report.figures import Bars, points
@@ -19,6 +21,8 @@ __all__ = ["Evidence", "Verdict", "verdict"]
 
 OTHERWISE = frozenset((*PANELS["Data and model"], *PANELS["Training"], "batch_norm")) - {"data", "data_path", "masks"}
 """Settings that are not of guidance, and may make a difference as well."""
+FAULTS: tuple[Check, ...] = (learnt_and_lost, line_misplaced, validation_at_chance, task_hardly_learnt)
+"""Findings on a run whose figures would be others had its training gone well."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,10 @@ def verdict(runs: Sequence[RunView], bars: Bars, evidence: Evidence, *, others: 
     if any(is_constant(run.metrics) for run in runs):  # the page warns of each
         return Verdict()
     if [run.role for run in runs] != ["before", "after"]:
-        return Verdict(" ".join(_alone(run, evidence) for run in runs))
+        return Verdict(" ".join(_alone(run, evidence) for run in runs), tuple(_of_training(runs, evidence)))
     remarks = (
         _of_guessing(runs, evidence),
+        *_of_training(runs, evidence),
         *_of_groups(bars, evidence),
         _of_settings(runs),
         _of_seeds(runs, others),
@@ -153,6 +158,14 @@ def _of_guessing(runs: Sequence[RunView], evidence: Evidence) -> str:
         return ""
     mean, guessed = percent(number(runs[1].metrics.get("group_mean"))), percent(1 / evidence.classes)
     return f"The mean of groups is {mean} after guidance, and guessing gives {guessed}: that pairs agree is no merit."
+
+
+def _of_training(runs: Sequence[RunView], evidence: Evidence) -> Iterator[str]:
+    """What went wrong in training, where it did."""
+    for run in runs:
+        log = RunLog(run.config, run.epochs, classes=evidence.classes or None)
+        if finding := next((found for check in FAULTS if (found := check(log)) is not None), None):
+            yield f"{run.name}: {finding.name}. {finding.meaning} The command ipg doctor says what to do."
 
 
 def _of_groups(bars: Bars, evidence: Evidence) -> Iterator[str]:
