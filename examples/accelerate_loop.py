@@ -1,11 +1,12 @@
 """Guidance in a loop under Hugging Face Accelerate, with its gradient accumulation.
 
-Three things to know:
+Four things to know:
 
 - the guidance takes the *unwrapped* optimizer: Accelerate's wrapper skips `step` and `zero_grad` in the middle of an
   accumulation, and the correction must not be skipped;
 - in an fp16 run the two share one GradScaler: pass `accelerator.scaler`, which is None in any other precision;
-- correct once an iteration, on its first micro-batch, while no gradient has been accumulated.
+- correct once an iteration, on its first micro-batch, while no gradient has been accumulated;
+- registered for checkpointing, guidance and sampler are kept and put back by `save_state` and `load_state`.
 
 Run it with `python examples/accelerate_loop.py` (needs `pip install accelerate`).
 """
@@ -32,6 +33,7 @@ def train(toy: Toy, epochs: int, *, guided: bool) -> nn.Module:
 
     guide = ipg.Guidance(model, optimizer.optimizer, scaler=accelerator.scaler)
     pairs = ipg.PairSampler(toy.pairs.to(accelerator.device), batch_size=20)
+    accelerator.register_for_checkpointing(guide, pairs)
 
     first_micro_batch = True
     for _ in range(epochs):

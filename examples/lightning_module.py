@@ -1,9 +1,11 @@
-"""Guidance in a LightningModule, by manual optimization.
+"""Guidance in a LightningModule: its `training_step` stays as it is, and so does Lightning's automatic optimization.
 
-Two updates an iteration, but Lightning should count one, or `max_steps`, checkpoints and loggers would run at twice
-the pace. So the correction goes through the *raw* optimizer, which Lightning does not watch, and the task update
-through Lightning's own wrapper around it, which adds one to `trainer.global_step`. The task gradient is rescaled in
-`on_before_optimizer_step`, when Lightning has unscaled it: so the module trains in any `precision`, also "16-mixed".
+An iteration makes two updates, and Lightning should count one, or `max_steps`, checkpoints and schedules would run at
+twice the pace. So the correction, in `on_train_batch_start`, goes through the *raw* optimizer, which Lightning does not
+watch; the task update is Lightning's own. The task gradient is rescaled in `on_before_optimizer_step`: Lightning has
+accumulated and unscaled it by then, and clips it afterwards. So the module trains with any `accumulate_grad_batches`,
+`gradient_clip_val` and `precision`, also "16-mixed". A checkpoint of Lightning's holds the states of guidance and
+sampler, too; it is read before they are made.
 
 Run it with `python examples/lightning_module.py` (needs `pip install lightning`).
 """
@@ -44,8 +46,9 @@ class Guided(Plain):
 
     def __init__(self, pairs: ipg.Pairs) -> None:
         super().__init__()
-        self.automatic_optimization = False
         self.pairs = pairs
+        self.correction: Any = None
+        self.saved: dict[str, Any] | None = None
 
     def on_fit_start(self) -> None:
         """Make the guidance now that the parameters lie on their device and the optimizer is built."""
@@ -54,21 +57,29 @@ class Guided(Plain):
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)  # in "16-mixed" there is one
         self.guide = ipg.Guidance(self.model, raw_optimizer, scaler=scaler)
         self.sampler = ipg.PairSampler(self.pairs.to(self.device), batch_size=20)
+        if self.saved is not None:
+            self.guide.load_state_dict(self.saved["guide"])
+            self.sampler.load_state_dict(self.saved["sampler"])
 
-    def training_step(self, batch: Any, batch_index: int) -> None:
-        """Make both updates; nothing is returned, so Lightning makes none of its own."""
-        x, y = batch
-        optimizer = self.optimizers()
-        assert isinstance(optimizer, torch.optim.Optimizer)
-        self.correction = self.guide.correct(self.sampler)  # update 1, by the raw optimizer: not counted
-        loss = F.cross_entropy(self.model(x), y)
-        self.manual_backward(loss)
-        optimizer.step()  # update 2, by Lightning's wrapper: counted
-        optimizer.zero_grad()
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep which iteration comes next and with which pairs, beside the weights that Lightning keeps."""
+        checkpoint["guided"] = {"guide": self.guide.state_dict(), "sampler": self.sampler.state_dict()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Remember it until `on_fit_start`."""
+        self.saved = checkpoint["guided"]
+
+    def on_train_batch_start(self, batch: Any, batch_index: int) -> None:
+        """Update 1, before the first batch of an iteration: by the raw optimizer, so it is not counted."""
+        if self.correction is None:
+            self.guide.optimizer.zero_grad()  # Lightning keeps the gradients of the last iteration until its backward
+            with self.trainer.precision_plugin.forward_context():  # as Lightning runs `training_step`
+                self.correction = self.guide.correct(self.sampler)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Rescale the task gradient, just before update 2."""
+        """Rescale the task gradient, just before update 2, which is Lightning's."""
         report = self.guide.rescale(self.correction)
+        self.correction = None
         self.log("disagreement", report.disagreement)  # tensors: nothing waits for the device
 
 
