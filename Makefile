@@ -7,7 +7,7 @@ BIN := .venv/bin
 DEMO_INSTALL := $(if $(wildcard .venv/.installed),.venv/.installed,.venv/.installed-base)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-oldest lint bench campaign browser database clean
+.PHONY: help demo test test-slow test-oldest lint pages bench campaign browser database clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -28,6 +28,12 @@ lint: .venv/.installed  ## ruff (lint and format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+pages: .venv/.installed  ## make tables, figures and pages again from the rows in results/
+	$(BIN)/python -m ipg.experiments.table --write README.md
+	$(BIN)/python -m ipg.experiments.reproduce --write docs/results.md
+	$(BIN)/python -m ipg.benchmarks.page --write docs/speed.md
+	PYTHONPATH=tests $(BIN)/python -m campaign.page --write docs/reliability.md
 
 campaign: .venv/.installed  ## try what is promised on thousands of cases, and keep the rows (hours; goes on where it stopped)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m campaign all --progress build/campaign --rows results/reliability.jsonl

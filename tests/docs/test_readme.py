@@ -184,6 +184,18 @@ def test_make_demo_installs_and_runs_ipg_demo(tmp_path: Path) -> None:
     assert steps[-1] == ".venv/bin/ipg demo"
 
 
+def test_make_pages_makes_all_pages_that_have_a_command() -> None:
+    dry = ["make", "--no-print-directory", "--dry-run", "pages"]
+    done = subprocess.run(dry, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    made = set(re.findall(r"python -m ([\w.]+) --write ([\w./]+)", done.stdout))
+    files = [file for folder in ("src", "tests/campaign") for file in (ROOT / folder).rglob("*.py")]
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    programs = {name for text in texts for name in re.findall(r'page_parser\(\s*"([\w.]+)"', text)}
+    assert {program for program, _ in made} == programs
+    assert [page for _, page in made if not (ROOT / page).is_file()] == []
+
+
 def prose(page: Path) -> str:
     """A page without its fenced blocks."""
     return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
