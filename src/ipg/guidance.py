@@ -426,19 +426,20 @@ class Guidance:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`; tensors keep their place, as captured graphs need.
+        """Go on from a `state_dict`; tensors keep their place, as captured graphs need. A wrong one changes nothing.
 
         Settings are those of this object, the margin included: one that was measured is kept where the same multiple
         is asked for, and measured anew where another is.
         """
-        if unknown := (set(state) ^ set(self.state_dict())) - _MAY_LACK:
-            raise ValueError(f"this is not the state of a Guidance: missing or unknown {sorted(unknown)}")
+        counters = self.watch.counters
+        like = self.state_dict() | {"watch.counters": (counters, counters[:4])}  # fewer in those of earlier versions
+        settings.check_state("Guidance", state, like, may_lack=_MAY_LACK)
+        self.pace.load_state_dict(state.get("pace", {}))  # first, as it has to be looked at, too
         self.iteration = int(state["iteration"])
         self._values.copy_(state["correction"])
         if self._relative is not None:
             same = state.get("relative", self._relative) == self._relative
-            self._margin.copy_(state["margin"] if same else torch.tensor(math.nan))
-        self.pace.load_state_dict(state.get("pace", {}))
+            self._margin.copy_(state["margin"]) if same else self._margin.fill_(math.nan)
         self.watch.load_state_dict({name.removeprefix("watch."): value for name, value in state.items()})
 
 

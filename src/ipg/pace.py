@@ -23,6 +23,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ipg.settings import check_state
+
 __all__ = ["GROWTH", "LONGEST", "Every", "FollowingPace", "Pace", "longest", "next_pace"]
 
 Every = int | Literal["auto"]
@@ -114,6 +116,8 @@ class FollowingPace(Pace):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`, within the bound of this alpha; from that of a fixed pace, begin at once."""
+        if state:
+            check_state("Guidance's pace", state, {"k": 1, "last": (0, None), "disagreement": math.nan})
         self.k, self._last = min(state.get("k", 1), self.most), state.get("last")
         self._found.put(state.get("disagreement", math.nan))
 

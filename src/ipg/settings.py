@@ -1,12 +1,16 @@
-"""The settings of a `Guidance`: which are accepted, and what is said of the others. This file imports torch alone."""
+"""What a `Guidance` is given, settings and states: which are accepted, and what is said of the others.
+
+This file imports torch alone.
+"""
 
 from __future__ import annotations
 
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from numbers import Integral
+from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +18,8 @@ from torch import Tensor, nn
 from ipg.rationale import can_be_read
 
 __all__ = [
-    "check_head", "check_loss", "check_optimizer", "check_parameters", "check_settings", "check_task",
-    "check_wrappers", "parse_margin", "takes", "warn_of_half", "warn_of_others",
+    "check_head", "check_loss", "check_optimizer", "check_parameters", "check_settings", "check_state",
+    "check_task", "check_wrappers", "parse_margin", "takes", "warn_of_half", "warn_of_others",
 ]  # fmt: skip
 
 
@@ -178,6 +182,41 @@ def warn_of_others(model: nn.Module, parameters: Sequence[Tensor]) -> None:
             f"they differ, and set requires_grad of the others to False.",
             stacklevel=4,
         )
+
+
+def check_state(owner: str, state: object, like: Mapping[str, Any], *, may_lack: Collection[str] = ()) -> None:
+    """Raise a ValueError that names a key of `state` that is missing, unknown or not of the kind that it has to be.
+
+    Args:
+        owner: whose state it has to be.
+        state: what was given.
+        like: for each key an example of its values, or a tuple of examples. A tensor stands for those of its shape
+            whose type fits into its own.
+        may_lack: keys that may be missing, or unknown.
+    """
+    told = f"this is not the state of a {owner}"
+    if not isinstance(state, Mapping):
+        raise ValueError(f"{told}: expected a dictionary, got {_kind(state)}")
+    if unknown := (state.keys() ^ like.keys()) - set(may_lack):
+        raise ValueError(f"{told}: missing or unknown {sorted(unknown, key=str)}")
+    for name in [name for name in like if name in state]:
+        examples = like[name] if isinstance(like[name], tuple) else (like[name],)
+        if not any(_is_like(state[name], example) for example in examples):
+            expected = " or ".join(map(_with_shape, examples))
+            raise ValueError(f"{told}: {name} must be {expected}, got {_with_shape(state[name])}")
+
+
+def _with_shape(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}"
+    return _kind(value)
+
+
+def _is_like(value: object, example: object) -> bool:
+    if isinstance(value, Tensor) and isinstance(example, Tensor):
+        return value.shape == example.shape and torch.can_cast(value.dtype, example.dtype)
+    kinds: dict[type, type] = {int: Integral, float: Real}  # those of numpy are welcome
+    return isinstance(value, kinds.get(type(example), type(example)))
 
 
 def parse_margin(margin: float | str) -> tuple[float, bool]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ipg.guidance import Guidance, Pairs
+from ipg.pairs.pairset import PairSampler
 
 # -- every, resuming, accumulation ----------------------------------------------------------------------------------
 
@@ -213,6 +214,88 @@ def test_states_of_before_the_kind_of_margin_was_kept_are_gone_on_with(toys: Mod
     other = Guidance(model, toys.build(model), margin="0.5x")
     other.load_state_dict(state)
     assert other.margin == guide.margin
+
+
+WRONG_STATES: list[tuple[str, Any, str]] = [
+    ("iteration", None, "iteration must be int, got NoneType"),
+    ("iteration", "3", "iteration must be int, got str"),
+    ("correction", torch.tensor(1.0), r"correction must be a tensor of shape \(4,\), float64, got .* shape \(\), fl"),
+    ("correction", [0.0] * 4, r"correction must be a tensor of shape \(4,\), float64, got list"),
+    ("correction", torch.zeros(4, dtype=torch.complex64), r"correction must be .* got a tensor .*, complex64"),
+    (
+        "margin",
+        torch.zeros(2),
+        r"margin must be a tensor of shape \(\), float64, got .* \(2,\), float32",
+    ),
+    ("relative", "0.5x", "relative must be float, got str"),
+    (
+        "watch.counters",
+        torch.zeros(7, dtype=torch.int64),
+        r"watch\.counters must be .*\(6,\), .* or .*\(4,\), .*\(7,\)",
+    ),
+    ("watch.counters", torch.zeros(6), r"watch\.counters must be .*, int64, got a tensor of shape \(6,\), float32"),
+    ("watch.widest", torch.zeros(1), r"watch\.widest must be a tensor of shape \(\)"),
+    ("pace", None, "the state of a Guidance: pace must be dict, got NoneType"),
+    ("pace", {"k": 2, "last": 0}, r"Guidance's pace: missing or unknown \['disagreement'\]"),
+    ("pace", {"k": "2", "last": 0, "disagreement": 0.0}, "Guidance's pace: k must be int, got str"),
+    ("pace", {"k": 2, "last": 0.5, "disagreement": 0.0}, "Guidance's pace: last must be int or NoneType, got float"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), WRONG_STATES)
+def test_a_state_with_anything_wrong_in_it_changes_nothing(
+    toys: ModuleType, name: str, value: Any, message: str
+) -> None:
+    model = toys.mlp()
+    guide, other = (Guidance(model, toys.build(model), margin="0.5x", every="auto") for _ in range(2))
+    for _ in range(2):
+        guide.correct(toys.pairs())
+    before = other.state_dict()
+    with pytest.raises(ValueError, match=message):
+        other.load_state_dict(guide.state_dict() | {name: value})
+    for key, kept in other.state_dict().items():
+        assert repr(kept) == repr(before[key]), key
+    other.load_state_dict(guide.state_dict())
+    assert other.iteration == 2
+
+
+def test_what_is_no_state_at_all_is_named(toys: ModuleType) -> None:
+    model = toys.mlp()
+    with pytest.raises(ValueError, match="not the state of a Guidance: expected a dictionary, got list"):
+        Guidance(model, toys.build(model)).load_state_dict([])  # type: ignore[arg-type]
+
+
+def test_states_of_another_precision_or_of_numpy_numbers_are_gone_on_with(toys: ModuleType) -> None:
+    model, wide = toys.mlp(dtype=torch.float32), toys.mlp()
+    guide, other = (Guidance(one, toys.build(one)) for one in (model, wide))
+    guide.correct(toys.pairs(dtype=torch.float32))
+    other.load_state_dict(guide.state_dict() | {"iteration": np.int64(1)})
+    assert (other.iteration, other.correction.norm.item()) == (1, guide.correction.norm.item())
+    guide.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("generator", 3, r"generator must be a tensor of shape \(\d+,\), uint8, got int"),
+        ("generator", torch.zeros(5, dtype=torch.uint8), r"generator must be .*, got a tensor of shape \(5,\), uint8"),
+        ("order", None, r"order must be a tensor of shape \(6,\), int64, got NoneType"),
+        ("order", torch.arange(7), "a sampler over 7 pairs, not 6"),
+        ("order", torch.arange(6.0), r"order must be a tensor of shape \(6,\), int64, got .*, float32"),
+        ("order", torch.arange(6) + 1, "order must hold each row from 0 to 5 once"),
+        ("position", "4", "position must be int, got str"),
+        ("position", 7, "position must be from 0 to 6, got 7"),
+    ],
+)
+def test_a_sampler_is_not_changed_by_a_wrong_state(toys: ModuleType, name: str, value: Any, message: str) -> None:
+    there, here = PairSampler(toys.pairs(), 4), PairSampler(toys.pairs(), 4, seed=1)
+    there.draw()
+    here.draw()
+    before = here.state_dict()
+    with pytest.raises(ValueError, match=message):
+        here.load_state_dict(there.state_dict() | {name: value})
+    for key, kept in here.state_dict().items():
+        assert torch.equal(torch.as_tensor(kept), torch.as_tensor(before[key])), key
 
 
 def test_until_a_correction_was_finite_no_step_is_taken_without_one(toys: ModuleType) -> None:

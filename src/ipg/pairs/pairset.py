@@ -14,6 +14,7 @@ from torch import Tensor
 from ipg.collectives import shard
 from ipg.guidance import Pairs
 from ipg.paired import in_short
+from ipg.settings import check_state
 
 __all__ = ["PairSampler", "PairSet"]
 
@@ -177,11 +178,16 @@ class PairSampler:
         return {"generator": self._generator.get_state(), "order": self._order.clone(), "position": self._position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, wherever it was loaded to."""
-        if unknown := set(state) ^ set(self.state_dict()):
-            raise ValueError(f"this is not the state of a PairSampler: missing or unknown {sorted(unknown)}")
-        if len(state["order"]) != len(self.pairs):
-            raise ValueError(f"this state is of a sampler over {len(state['order'])} pairs, not {len(self.pairs)}")
-        self._generator.set_state(state["generator"].cpu())
-        self._order = state["order"].cpu().clone()
-        self._position = int(state["position"])
+        """Go on from a `state_dict`, wherever it was loaded to. A wrong one changes nothing."""
+        state = {name: value.cpu() if hasattr(value, "cpu") else value for name, value in dict(state).items()}
+        order, n = state.get("order"), len(self.pairs)
+        if isinstance(order, Tensor) and order.ndim == 1 and len(order) != n:
+            raise ValueError(f"this state is of a sampler over {len(order)} pairs, not {n}")
+        check_state("PairSampler", state, self.state_dict())
+        order, position = state["order"].to(torch.int64, copy=True), int(state["position"])
+        if not torch.equal(order.sort().values, torch.arange(n, device="cpu")):
+            raise ValueError(f"this is not the state of a PairSampler: order must hold each row from 0 to {n - 1} once")
+        if not 0 <= position <= n:
+            raise ValueError(f"this is not the state of a PairSampler: position must be from 0 to {n}, got {position}")
+        self._generator.set_state(state["generator"])
+        self._order, self._position = order, position
