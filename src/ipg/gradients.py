@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_leaves
 from ipg.collectives import in_shards
 
 __all__ = [
-    "add_gradients", "check_cleared", "check_none_yet", "check_place", "check_reach", "check_reentry", "first_part",
-    "global_norm", "reaches_all", "set_gradients", "unscale", "widest",
+    "add_gradients", "check_cleared", "check_dense", "check_none_yet", "check_place", "check_reach", "check_reentry",
+    "first_part", "global_norm", "reaches_all", "set_gradients", "unscale", "widest",
 ]  # fmt: skip
 
 
@@ -102,6 +102,16 @@ def _beyond(model: nn.Module, head: nn.Module, parameters: Sequence[Tensor]) -> 
     """Those of the optimizer's `parameters` that are the model's, but not its head's."""
     kept = {id(p) for p in parameters} - {id(p) for p in head.parameters()}
     return [p for p in model.parameters() if id(p) in kept]
+
+
+def check_dense(gradients: Sequence[Tensor | None]) -> None:
+    """Refuse gradients that are sparse: corrections are of all rows, and one length is that of all entries."""
+    for gradient in gradients:
+        if gradient is not None and gradient.layout != torch.strided:
+            raise RuntimeError(
+                f"a parameter of shape {tuple(gradient.shape)} has a sparse gradient, and guidance needs dense ones: "
+                f"make its layer with sparse=False, e.g. nn.Embedding(..., sparse=False)"
+            )
 
 
 def check_place(parameters: Sequence[Tensor], device: torch.device) -> None:

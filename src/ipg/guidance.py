@@ -39,6 +39,7 @@ from ipg.condition import TaskScale, task_scale
 from ipg.forward import PairForward
 from ipg.gradients import (
     check_cleared,
+    check_dense,
     check_none_yet,
     check_place,
     check_reentry,
@@ -252,6 +253,7 @@ class Guidance:
             gradients = torch.autograd.grad(self._scaled(loss), list(parameters), allow_unused=True)
         if all(gradient is None for gradient in gradients):
             raise RuntimeError("the corrective loss reaches no parameter of the optimizer: give it the model's own")
+        check_dense(gradients)
         return gradients
 
     def rescale(self, correction: Correction, task_loss: Tensor | None = None) -> Report:
@@ -268,6 +270,7 @@ class Guidance:
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if not gradients:
             raise RuntimeError("there is no task gradient to rescale: run backward between correct and rescale")
+        check_dense(gradients)
         if not self._looked:
             settings.warn_of_others(self.model, self.parameters())
             self._looked = True
@@ -334,10 +337,17 @@ class Guidance:
         return loss if self.scaler is None else self.scaler.scale(loss)
 
     def _update(self) -> None:
-        if self.scaler is None:
-            self.optimizer.step()
-        else:
-            self.scaler.step(self.optimizer)
+        try:
+            self.optimizer.step() if self.scaler is None else self.scaler.step(self.optimizer)
+        except RuntimeError as error:
+            if "grad_fn" not in str(error):
+                raise
+            raise RuntimeError(
+                f"{type(self.optimizer).__name__} seems to differentiate gradients once more, as optimizers that need "
+                f"create_graph=True do, and those of guidance have no graph. Use one of the first order, e.g. Adam or "
+                f"SGD."
+            ) from error
+        if self.scaler is not None:
             self.scaler.update()
 
     def _clear(self) -> None:

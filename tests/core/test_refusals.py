@@ -211,3 +211,58 @@ def test_rescale_before_any_correction_is_refused(toys: ModuleType) -> None:
     other.correct(toys.pairs())
     guide.load_state_dict(other.state_dict())  # a resumed run has one
     assert guide.rescale(guide.correction).scale.item() > 0
+
+
+# -- gradients of another kind ---------------------------------------------------------------------------------------
+
+
+class Looks(nn.Module):
+    """Adds to its features what a table has for each image, or keeps the table for the task alone."""
+
+    def __init__(self, body: nn.Sequential, *, beside: bool) -> None:
+        super().__init__()
+        self.body, self.head, self.beside = body[:-1], body[-1], beside
+        self.table = nn.Embedding(4, 5, sparse=True, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.table(x[:, 0].long() % 4)
+        logits: Tensor = self.head(self.body(x) + (0 if self.beside else found))
+        return logits
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_sparse_gradients_are_refused_where_they_appear(toys: ModuleType, *, beside: bool) -> None:
+    model = Looks(toys.mlp(), beside=beside)
+    guide, (x, y) = guided(model), toys.batch()
+    before = toys.bits(model)
+
+    def task() -> Tensor:
+        return F.cross_entropy(model(x), y) + model.table(y).square().mean()
+
+    with pytest.raises(RuntimeError, match=r"shape \(4, 5\) has a sparse gradient, .*: make its layer with sparse=F"):
+        guide.step(task, toys.pairs())
+    assert torch.equal(toys.bits(model), before) is not beside  # the correction of a table for the task alone is made
+    assert guide.iteration == int(beside)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+class OfSecondOrder(torch.optim.SGD):
+    """Differentiates its gradients, as AdaHessian does."""
+
+    def step(self) -> None:  # type: ignore[override]
+        parameters = self.param_groups[0]["params"]
+        gradients = [parameter.grad for parameter in parameters]
+        torch.autograd.grad(gradients, parameters, grad_outputs=gradients)
+
+
+@pytest.mark.parametrize("with_pairs", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_optimizers_of_the_second_order_are_refused(toys: ModuleType, *, scaled: bool, with_pairs: bool) -> None:
+    model = toys.mlp()
+    scaler = torch.amp.GradScaler("cpu") if scaled else None
+    guide = Guidance(model, OfSecondOrder(model.parameters(), lr=0.1), scaler=scaler)
+    before, (x, y) = toys.bits(model), toys.batch()
+    with pytest.raises(RuntimeError, match=r"^OfSecondOrder seems to differentiate .*create_graph=True.*e\.g\. Adam"):
+        guide.step(lambda: F.cross_entropy(model(x), y), toys.pairs() if with_pairs else None)
+    assert torch.equal(toys.bits(model), before)
+    assert guide.iteration == 0
