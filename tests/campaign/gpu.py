@@ -28,19 +28,19 @@ from ipg.training.memory import OutOfMemoryError
 from ipg.training.stepping import EagerStep
 
 PROMISE = (
-    "With `--deterministic`, training on a GPU with any method gives the same bits when it is started again, and when "
-    "it is stopped at any moment and continued. If a batch does not fit into the memory of the GPU, the run ends with "
-    "a line that names one that does."
+    "With `--deterministic`, training on a GPU with any method gives the same bits when it is started again, and when"
+    " it is stopped at any moment and continued. If a batch does not fit into the memory of the GPU, the run ends "
+    "with a line that names a batch that does."
 )
 MEANS = (
     "A small training run with each method, captured as CUDA graphs: three times from the start, and three times "
-    "stopped at a random iteration and continued from its last checkpoint. Everything it writes is compared with an "
-    "uninterrupted run. Five methods are also trained with a random share of the GPU's memory and a batch that is too "
-    "large for it, and then with the batch that the message named."
+    "stopped at a random iteration and continued from its last checkpoint. Everything that a run writes is compared "
+    "with an uninterrupted run. Five methods are also trained with a random share of the GPU's memory and a batch "
+    "that is too large for it, and then with the batch that the message named."
 )
 LIMITS = (
-    "The same bits on two kinds of GPU, or without `--deterministic`. A batch that fits even if another process takes "
-    "the memory meanwhile."
+    "Bits may differ between two kinds of GPU, and without `--deterministic`. The batch that the message names may "
+    "not fit if another process takes the memory meanwhile."
 )
 ROUNDS = 3
 GREEDY = ("erm", "ipg", "joint", "groupdro", "jtt")

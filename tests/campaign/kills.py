@@ -20,26 +20,26 @@ from campaign.jobs import JOBS, PATIENCE, Place, prepare
 __all__ = ["CASES", "LIMITS", "MEANS", "PROMISE", "attempt", "prepare"]
 
 PROMISE = (
-    "However and whenever a command is stopped, running it again continues the work and ends with the result of an "
-    "uninterrupted run: on a CPU the same weights bit for bit, every trial complete and exactly once, the same pages, "
-    "pairs and caches, and no temporary file left behind. It says what it found and where it continues. Ctrl-C and "
-    "SIGTERM end with one clear line."
+    "However and whenever a command is stopped, give it again and it continues and ends with the result of an "
+    "uninterrupted run. That means the same weights (on a CPU bit for bit), every trial complete and there exactly "
+    "once, the same pages, pairs and caches, and no temporary file left behind. The command says what it found and "
+    "where it continues. Ctrl-C and SIGTERM end it with one clear line."
 )
 MEANS = (
     "Small real commands are stopped at a random moment: training (IPG with sparse corrections, a method of two "
     "stages, a joint one), decoding images into the cache, building pairs, writing a report, a study with two worker "
-    "processes, a search kept in a file or in PostgreSQL, and two ranks under torchrun. Most are stopped by SIGKILL, "
-    "the others by SIGTERM or by pressing Ctrl-C once or twice. In a study the signal goes to the runner, to one "
-    "worker or to all of them; under torchrun it goes to one rank or to all. One in three cases is stopped a second "
-    "time. The command is then run until it finishes, and its results are compared with those of an uninterrupted "
-    "run. One case in ten starts a program of its own, as all studies and ranks do; the others fork a process that "
-    "has everything imported."
+    "processes, a search kept in a file or in PostgreSQL, and two processes under torchrun. Most are stopped by "
+    "SIGKILL, the others by SIGTERM or by pressing Ctrl-C once or twice. In a study the signal goes to the command, "
+    "to one worker or to all of them; under torchrun it goes to one process or to all. One case in three is stopped a"
+    " second time. Then the command runs until it finishes, and its results are compared with those of an "
+    "uninterrupted run. To save time, most cases fork a process that has everything imported; one in ten, and all "
+    "studies and runs under torchrun, start a new one."
 )
 LIMITS = (
-    "The same bits on a GPU without `--deterministic`, or on several ranks with a network that draws random numbers. "
-    "A message when the signal comes before the program has started. What a machine had not yet written when it lost "
-    "power. That ranks stop at once when torchrun itself is killed: ranks that train save and stop within seconds, "
-    "ranks that still wait for each other give up after five minutes and hold nothing until then."
+    "On a GPU without `--deterministic`, and on several processes with a network that draws random numbers, the bits "
+    "may differ. A signal that comes before the program has started gets no message. What a machine had not yet "
+    "written to disk is lost when its power fails. If torchrun itself is killed, its processes do not stop at once: "
+    "those that train save and stop within seconds, and those that wait for each other give up after five minutes."
 )
 CASES = 200
 

@@ -23,20 +23,21 @@ from pyarrow import parquet
 from ipg.config import RunConfig
 
 PROMISE = (
-    "Whatever is wrong with a file that a command reads, the command ends within 30 seconds and 2 GiB of resident "
-    "memory: either it succeeds, or it exits with status 2 and at most five lines that name the file or the setting "
+    "Whatever is wrong with a file that a command reads, the command ends within 30 seconds and uses at most 2 GiB of"
+    " memory. Either it succeeds, or it exits with status 2 and at most five lines that name the file or the setting "
     "in it. There is no traceback and no hang, and nothing is left behind that a later command would trust."
 )
 MEANS = (
     "There is a valid example of every kind of file that is read: configurations, studies, tables of images and of "
     "pairs (as CSV and as Parquet), images, zips, weights, checkpoints, records of runs, result rows, arrays and the "
-    "embedded data. Each case damages one of them in its bytes, words or values, or replaces it by one that is made "
-    "to mislead, and a command reads it in a process of its own. In one case of 250 the command is started as a user "
-    "would start it."
+    "embedded data. Each case damages the bytes, words or values of one of them, or replaces it by a file that is "
+    "made to mislead. Then a process of its own runs a command that reads it. One case in 250 starts the command as a"
+    " user would."
 )
 LIMITS = (
-    "That odd but valid input is refused: training from useless weights ends by naming the iteration at which it "
-    "diverged. That a training run somebody asked for is short. The memory that large, valid data need."
+    "Input that is odd but valid is not refused; training from useless weights, for example, ends by naming the "
+    "iteration at which it diverged. A long training run that you ask for takes long, and large valid data take the "
+    "memory they need."
 )
 CASES = 10_000
 

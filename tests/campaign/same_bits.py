@@ -16,19 +16,19 @@ from campaign import world
 from campaign.same import difference
 
 PROMISE = (
-    "On one machine, with the same number of threads, training again gives the same weights and metrics bit for bit, "
-    "whatever the folder, the locale, the time zone and the seed of Python's hashes."
+    "On one machine and with the same number of threads, training again gives the same weights and metrics bit for "
+    "bit, whatever the folder, the locale, the time zone and the seed of Python's hashes."
 )
 MEANS = (
-    "A small training run with each of IPG, plain training, joint, Group DRO and Just Train Twice (which has two "
-    "stages), with one thread and with two, twenty times each in a process of its own. Every second run starts in "
-    "another folder and other surroundings. Everything that a run writes is compared with the first one: weights, "
-    "checkpoints, metrics by epoch and result, except for dates and durations."
+    "A small training run with each of IPG, plain training, joint, GroupDRO and JTT (which has two stages), with one "
+    "thread and with two, twenty times each in a process of its own. Every second run starts in another folder and "
+    "locale, in another time zone and with another seed of hashes. Everything that a run writes is compared with the "
+    "first run: weights, checkpoints, metrics by epoch and result, but for dates and durations."
 )
 LIMITS = (
-    "The same bits with one thread and with two, on two machines, or with two versions of PyTorch, because sums are "
-    "then taken in another order. The same bits on a GPU without `--deterministic`. A locale that the machine lacks "
-    "counts as C."
+    "Bits may differ between one thread and two, between two machines, and between two versions of PyTorch, because "
+    "sums are then taken in another order. On a GPU they may differ without `--deterministic`. A locale that the "
+    "machine lacks was tested as the locale C."
 )
 METHODS = ("ipg", "erm", "joint", "groupdro", "jtt")
 THREADS = (1, 2)

@@ -24,20 +24,21 @@ MOST_GROWTH = 0.02
 
 PROMISE = (
     "Time and memory grow no faster than what a command is given: rows of a table, images in a folder, pairs, "
-    "classes, trials of a study or of a report. Checking 100,000 images takes at most 1 GiB of resident memory, "
-    "listing 5,000 trials at most 2 seconds, and the resident memory of a training run grows by at most 2 % after the "
-    "first fifth of its time."
+    "classes, trials of a study or of a report. Checking 100,000 images takes at most 1 GiB of memory, and listing "
+    "5,000 trials at most 2 seconds. The memory of a training run grows by at most 2 % after the first fifth of its "
+    "time."
 )
 MEANS = (
     "Each of these is made in three sizes, up to a million rows, and the command that reads it is started as a user "
-    "would start it. Seconds and the most resident memory are measured; short commands run three times, and the best "
-    "counts. The slope is the exponent by which time or memory grows with the size: in the table between the two "
-    "largest sizes, in the figure over all of them. A training run goes on for minutes while its resident memory is "
-    "read every second."
+    "would start it. Its seconds and the most memory it holds (resident) are measured; short commands run three "
+    "times, and the best counts. The slope is the power of the size with which time or memory grows: between the two "
+    "largest sizes in the table, over all sizes in the figure. A training run goes on for minutes while its memory is"
+    " read every second."
 )
 LIMITS = (
-    "The same figures on another machine. A quick start, most of which is importing PyTorch. Images that nearly all "
-    "look alike, since each is compared with every other. The page that a search writes is not tested."
+    "Another machine gives other figures. The start of a command takes its time, most of it to import PyTorch. Images"
+    " that nearly all look alike take longer, since each is compared with every other. The page that a search writes "
+    "is not tested."
 )
 CASES = 3 * len(KINDS) + 1
 SERIES = {"seconds": ("seconds", "#c2540a"), "mebibytes": ("MiB", "#0069b4")}

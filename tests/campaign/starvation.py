@@ -28,16 +28,16 @@ PROMISE = (
     "command continues and ends with the result of an undisturbed run."
 )
 MEANS = (
-    "Training, decoding, building pairs, reports and searches meet one of these: a disk that is full at a random "
-    "write (a tmpfs of random size), a random limit on the size of files or on memory, a read-only mount or folder, a "
-    "data file that disappears or changes between two runs, PostgreSQL stopped and restarted at a random moment of a "
+    "Training, decoding, building pairs, reports and searches each meet one of these: a disk that is full after a "
+    "random number of bytes, a random limit on the size of files or on memory, a read-only mount or folder, a data "
+    "file that disappears or changes between two runs, PostgreSQL stopped and restarted at a random moment of a "
     "search, a GPU with too little memory (simulated; the message has to name a batch that fits), `--device cuda` "
-    "without a GPU, or run folders that earlier versions left. Each command is then run again with everything it "
-    "needs and compared with an undisturbed run."
+    "without a GPU, or run folders that earlier versions left. Then the command runs again with everything it needs, "
+    "and its results are compared with those of an undisturbed run."
 )
 LIMITS = (
-    "A message when the operating system, or a library (`std::bad_alloc`), ends the process for lack of memory; that "
-    "counts as a kill. Which trials of a search fail when space runs out: others take their place."
+    "If the operating system or a library ends the process for lack of memory, there is no message; that counts as a "
+    "kill. When space runs out in a search, any of its trials may fail; others take their place."
 )
 CASES = 132
 

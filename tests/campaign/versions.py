@@ -18,11 +18,11 @@ PROMISE = (
     "Python 3.11, 3.12 and 3.13."
 )
 MEANS = (
-    "Each gets a fresh environment with all extras and what the tests need. The oldest has every direct requirement "
-    "at its lower bound; it lacks the extra `edit`, whose requirements ask for later versions. A Python that the "
-    "machine lacks is left out, and the table says so."
+    "Each combination gets a fresh environment with all extras and what the tests need. The oldest has every direct "
+    "requirement at its lower bound; it lacks the extra `edit`, which needs later versions. A Python that the machine"
+    " lacks is left out, and the table says so."
 )
-LIMITS = "Versions between the oldest and the newest. Warnings that a newer library gives about an older one."
+LIMITS = "Versions between the oldest and the newest are not tested. A newer library may warn about an older one."
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = (("3.11", "oldest"), ("3.11", "newest"), ("3.12", "newest"), ("3.13", "newest"))
