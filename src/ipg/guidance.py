@@ -417,7 +417,7 @@ class Guidance:
     # -- modes and state --------------------------------------------------------------------------------------------
 
     def comparing(self) -> AbstractContextManager[None]:
-        """Every layer but BatchNorm in eval mode, as pairs are compared; the modes come back afterwards."""
+        """Dropout and its kin off, as pairs are compared; the modes come back afterwards."""
         return self._forward.modes.comparing()
 
     def close(self) -> None:

@@ -60,7 +60,7 @@ class Modes:
 
     @contextmanager
     def comparing(self) -> Iterator[None]:
-        """Dropout and its kin off, so that identical members stay identical; BatchNorm as it is; restored after.
+        """Dropout and its kin off, so that identical members stay identical; the rest as it is; restored after.
 
         A graph made inside needs it until its backward pass is over: checkpointed layers run again there.
         """
@@ -70,7 +70,7 @@ class Modes:
         self._comparing = True
         try:
             with unchanged(self._model) as modules:
-                others = [module for module in modules if not is_batch_norm(module)]
+                others = [module for module in modules if not is_batch_norm(module) and not _needs_training(module)]
                 _set(others, [False] * len(others))
                 yield
         finally:
@@ -80,6 +80,11 @@ class Modes:
 def is_batch_norm(module: nn.Module) -> bool:
     """Whether a layer may normalise by statistics that it keeps: those of its input in train mode, its own in eval."""
     return isinstance(module, _NormBase)
+
+
+def _needs_training(module: nn.Module) -> bool:
+    """Whether a layer is recurrent, without dropout: cuDNN finds gradients of these in train mode alone."""
+    return isinstance(module, nn.RNNBase) and not module.dropout
 
 
 @contextmanager

@@ -111,6 +111,33 @@ def test_modules_that_hear_of_assignments_hear_of_their_mode(toys: ModuleType) -
     assert asked.heard == [("training", False), ("training", True)]
 
 
+class Recurrent(nn.Module):
+    """Reads the columns of an image one after the other, and notes the mode in which it does."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.reader, self.head = nn.LSTM(1, 4, num_layers=2, dropout=dropout, batch_first=True), nn.Linear(4, 2)
+        self.seen: list[bool] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(self.reader.training)
+        logits: Tensor = self.head(self.reader(x[:, :, None])[0][:, -1])
+        return logits
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_recurrent_layers_stay_as_they_are_unless_they_have_dropout(toys: ModuleType, dropout: float) -> None:
+    """On a GPU they have no way back in eval mode."""
+    model = Recurrent(dropout).train()
+    guide = Guidance(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(2):
+        guide.correct(toys.pairs(dtype=torch.float32))
+        model.eval()
+    assert model.seen == [not dropout, False]
+    model.train()
+    assert guide.correct(toys.pairs(shift=0.0, dtype=torch.float32)).alignment < 1e-6
+
+
 # -- BatchNorm in eval mode -----------------------------------------------------------------------------------------
 
 
