@@ -134,7 +134,7 @@ class Guidance:
         )
         self._compiled = is_compiled(model) and parameters[0].device.type == "cuda"
         self._looked = False
-        self._followed = 0
+        self._followed: set[int] = set()
 
         self.iteration = 0
         self._values = torch.zeros(4, dtype=widest(parameters), device=parameters[0].device)
@@ -247,9 +247,9 @@ class Guidance:
             self._scaled(loss).backward()  # type: ignore[no-untyped-call]
             gradients = [parameter.grad for parameter in parameters]
         else:
-            if self._followed != len(parameters):  # at first, and when layers are unfrozen
+            if not self._followed.issuperset(map(id, parameters)):  # at first, and when layers are unfrozen
                 check_reentry(loss, self.model, self._forward.tap.head, parameters)
-                self._followed = len(parameters)
+                self._followed.update(map(id, parameters))
             gradients = torch.autograd.grad(self._scaled(loss), list(parameters), allow_unused=True)
         if all(gradient is None for gradient in gradients):
             raise RuntimeError("the corrective loss reaches no parameter of the optimizer: give it the model's own")
@@ -300,10 +300,13 @@ class Guidance:
         return self.pace.due(self.iteration)
 
     def _begin(self) -> None:
-        """Refuse to begin elsewhere than on the device, and where gradients would be lost, or could not be had."""
+        """Refuse to begin elsewhere than on the device, where gradients would be lost or could not be had, and where
+        a setting was changed to one that is out of range.
+        """
         parameters = self.parameters()
         check_place(parameters, self._values.device)
         check_none_yet(parameters)
+        settings.check_numbers(alpha=self.alpha, tau=self.tau, floor=self.floor, jitter=self.jitter)
         if self.iteration == 0 and self.scaler is None:
             settings.warn_of_half(self.autocast, self._values.device)
         self.pace.limit(alpha=self.alpha, tau=self.tau)

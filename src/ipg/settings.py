@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from ipg.rationale import can_be_read
 
 __all__ = [
-    "check_head", "check_loss", "check_optimizer", "check_parameters", "check_settings", "check_state",
-    "check_task", "check_wrappers", "parse_margin", "takes", "warn_of_half", "warn_of_others",
+    "check_head", "check_loss", "check_numbers", "check_optimizer", "check_parameters", "check_settings",
+    "check_state", "check_task", "check_wrappers", "parse_margin", "takes", "warn_of_half", "warn_of_others",
 ]  # fmt: skip
 
 
@@ -35,26 +35,31 @@ def check_settings(
     jitter: float,
 ) -> None:
     """Raise a ValueError that names a setting that is out of range, and its range; warn of corrections too rare."""
-    for name, value in {"alpha": alpha, "tau": tau, "floor": floor, "jitter": jitter}.items():
-        _check(name, value, value is not None and not isinstance(value, str), "a number")
-    _check("alpha", alpha, 0 <= alpha < 1, "0 <= alpha < 1: the correction must stay longer than the task gradient")
-    _check("tau", tau, 0 <= tau <= 1, "0 <= tau <= 1: it is a share of the pairs")
+    check_numbers(alpha=alpha, tau=tau, floor=floor, jitter=jitter)
     k = int(every) if isinstance(every, Integral) else 0
     known = every == "auto" or k >= 1
     _check("every", every, known, 'a whole number of iterations, at least 1, or "auto"')
-    _check("floor", floor, floor > 0 and math.isfinite(floor), "a positive number")
     _check("batch_norm", batch_norm, batch_norm in ("train", "eval"), '"train" or "eval"')
     known = autocast in (None, torch.bfloat16, torch.float16, torch.float32)
     _check("autocast", autocast, known, "None or a dtype that autocast knows, such as torch.bfloat16")
     known = distance in ("rationale", "features", "logits")
     _check("distance", distance, known, '"rationale", "features" or "logits"')
-    _check("jitter", jitter, 0 <= jitter < math.inf, "a number, at least 0")
     if k > 1 and k * alpha >= 1:
         warnings.warn(
             f"every * alpha = {k * alpha:g} is not below 1: the corrective loss is no longer guaranteed to "
             f"fall, even under plain gradient descent. Lower every or alpha.",
             stacklevel=3,
         )
+
+
+def check_numbers(*, alpha: float, tau: float, floor: float, jitter: float) -> None:
+    """Raise a ValueError that names a number that is out of range: of those that may change between iterations."""
+    for name, value in {"alpha": alpha, "tau": tau, "floor": floor, "jitter": jitter}.items():
+        _check(name, value, isinstance(value, Real), "a number")
+    _check("alpha", alpha, 0 <= alpha < 1, "0 <= alpha < 1: the correction must stay longer than the task gradient")
+    _check("tau", tau, 0 <= tau <= 1, "0 <= tau <= 1: it is a share of the pairs")
+    _check("floor", floor, 0 < floor < math.inf, "a positive number")
+    _check("jitter", jitter, 0 <= jitter < math.inf, "a number, at least 0")
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

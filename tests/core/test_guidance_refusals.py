@@ -39,6 +39,8 @@ from ipg.guidance import Guidance, Pairs
         ({"jitter": -1.0}, "jitter=-1.0 is out of range"),
         ({"alpha": "0.1"}, "alpha='0.1' is out of range: expected a number"),
         ({"tau": None}, "tau=None is out of range: expected a number"),
+        ({"floor": [1e-3]}, r"floor=\[0\.001\] is out of range: expected a number"),
+        ({"jitter": 1j}, "jitter=1j is out of range: expected a number"),
         ({"autocast": "bf16"}, r"autocast='bf16' is out of range: expected None or a dtype that autocast knows"),
         ({"autocast": True}, "autocast=True is out of range"),
         ({"autocast": torch.int64}, r"autocast=torch\.int64 is out of range"),
@@ -56,6 +58,30 @@ def test_settings_that_would_not_act_any_more_cannot_be_set(toys: ModuleType, na
     guide = Guidance(model, toys.build(model))
     with pytest.raises(AttributeError, match=name):
         setattr(guide, name, getattr(guide, name))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("alpha", 1.0, r"alpha=1\.0 is out of range: expected 0 <= alpha < 1"),
+        ("alpha", "0.1", r"alpha='0\.1' is out of range: expected a number"),
+        ("tau", -0.5, r"tau=-0\.5 is out of range"),
+        ("floor", 0.0, r"floor=0\.0 is out of range"),
+        ("jitter", math.nan, "jitter=nan is out of range"),
+    ],
+)
+def test_settings_that_are_changed_are_looked_at_again(toys: ModuleType, name: str, value: Any, message: str) -> None:
+    model = toys.mlp()
+    guide = Guidance(model, toys.build(model))
+    guide.step(toys.task(model, toys.batch()), toys.pairs())
+    before = toys.bits(model)
+    setattr(guide, name, value)
+    with pytest.raises(ValueError, match=message):
+        guide.step(toys.task(model, toys.batch()), toys.pairs())
+    with pytest.raises(ValueError, match=message):
+        guide.correct(toys.pairs())
+    assert torch.equal(toys.bits(model), before)
+    assert guide.iteration == 1
 
 
 def test_optimizers_that_need_a_closure_are_refused(toys: ModuleType) -> None:

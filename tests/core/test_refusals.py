@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ipg.guidance import Guidance
+from ipg.guidance import Guidance, Pairs
 
 
 def guided(model: nn.Module, *more: nn.Parameter) -> Guidance:
@@ -141,6 +141,34 @@ def test_layers_checkpointed_by_reentry_are_refused_when_they_are_unfrozen(toys:
     with pytest.raises(RuntimeError, match="checkpointed by re-entry"):
         guide.correct(toys.pairs())
     assert torch.equal(toys.bits(model), before)
+
+
+class ReenteringLate(nn.Module):
+    """A first layer as it is, a second one that is checkpointed by re-entry, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.early, self.late, self.head = (nn.Linear(6, size, dtype=torch.float64) for size in (6, 6, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(checkpoint(self.late, self.early(x).tanh().requires_grad_(), use_reentrant=True))
+        return logits
+
+
+def test_layers_checkpointed_by_reentry_are_refused_when_others_are_frozen_for_them() -> None:
+    """There are as many trainable parameters as before."""
+    model, images = ReenteringLate(), torch.ones(2, 6, dtype=torch.float64)
+    model.early.requires_grad_(False)
+    model.late.requires_grad_(False)
+    beside = [nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in model.late.parameters()]
+    guide = guided(model, *beside)
+    pairs = Pairs(images, -images, torch.tensor([0, 1]))
+    guide.correct(pairs)
+    model.late.requires_grad_(True)
+    for parameter in beside:
+        parameter.requires_grad_(False)
+    with pytest.raises(RuntimeError, match="checkpointed by re-entry"):
+        guide.correct(pairs)
 
 
 # -- gradients that would be lost ------------------------------------------------------------------------------------
