@@ -241,9 +241,10 @@ class HeadTap:
         if not calls:
             raise RuntimeError(
                 "no features reached the head during the forward pass. Either this Guidance was closed, or the model "
-                "bypasses this head (pass the layer it really uses as head=), or it, or another of its class, was "
-                "compiled and run before the hook was there (make the Guidance before the compiled model runs; after "
-                "another model has run, call torch.compiler.reset())."
+                "bypasses this head (pass the layer it really uses as head=), or was given another one since (make a "
+                "Guidance after that), or it, or another of its class, was compiled and run before the hook was there "
+                "(make the Guidance before the compiled model runs; after another model has run, call "
+                "torch.compiler.reset())."
             )
         if len(calls) > 1:
             raise RuntimeError(
