@@ -191,7 +191,8 @@ class Guidance:
     def correct(self, pairs: Pairs | DrawsPairs) -> Correction:
         """Make the corrective update when one is due; otherwise return the last correction, drawing nothing.
 
-        Call it once an iteration, before the first micro-batch's backward.
+        Call it once an iteration, before the first micro-batch runs through the model: the task's gradient is that of
+        the corrected parameters.
         """
         check_kind(pairs)
         self._begin()
@@ -350,8 +351,9 @@ class Guidance:
                 f"create_graph=True do, and those of guidance have no graph. Use one of the first order, e.g. Adam or "
                 f"SGD."
             ) from error
-        if self.scaler is not None:
-            self.scaler.update()
+        finally:
+            if self.scaler is not None:
+                self.scaler.update()  # after a step that fails, too: the next one must be unscaled again
 
     def _clear(self) -> None:
         """No gradients, not even zeros, whatever the optimizer's own habit."""
@@ -424,7 +426,10 @@ class Guidance:
         return self._forward.modes.comparing()
 
     def close(self) -> None:
-        """Leave the model as a plain network: no hook at its head, BatchNorm as `model.train()` says."""
+        """Leave the model as a plain network: no hook at its head, BatchNorm as `model.train()` says.
+
+        A model that is pickled whole without it, as by `torch.save(model)`, asks for this package where it is loaded.
+        """
         self._forward.close()
 
     def state_dict(self) -> dict[str, Any]:

@@ -203,6 +203,26 @@ def test_fp16_without_a_scaler_is_told_of_once(toys: ModuleType, around: bool) -
     guided(torch.bfloat16)
 
 
+@pytest.mark.parametrize("after", [0, 1], ids=["correction", "task"])
+def test_an_update_that_is_interrupted_leaves_a_grad_scaler_ready(toys: ModuleType, after: int) -> None:
+    """As in a notebook, where somebody stops a cell and runs it again."""
+    model, guide = scaled_run(toys, torch.amp.GradScaler("cpu"), iterations=1)
+    updates = iter(range(2))
+
+    def stop(*_: object) -> None:
+        if next(updates) == after:
+            raise KeyboardInterrupt
+
+    task, pairs = toys.task(model, toys.batch(dtype=torch.float32)), toys.pairs(dtype=torch.float32)
+    hook = guide.optimizer.register_step_pre_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        guide.step(task, pairs)
+    hook.remove()
+    before = toys.bits(model)
+    guide.step(task, pairs)
+    assert not torch.equal(toys.bits(model), before)
+
+
 def test_non_finite_correction_under_a_grad_scaler_is_skipped_and_counted(toys: ModuleType) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     model, guide = scaled_run(toys, scaler, iterations=1)
