@@ -54,6 +54,24 @@ def test_methods_side_by_side_then_one_more(ipg, bars: list[str], tmp_path: Path
     assert "jtt.copies 3" in (tmp_path / "here" / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("commit", "does not name its commit, so that no table may quote it"), ("metrics", "is damaged (metrics is not")],
+)
+def test_a_row_that_no_run_has_written_enters_no_page(
+    ipg, assert_refused, bars: list[str], tmp_path: Path, name: str, says: str
+) -> None:
+    """Nor does a command train for hours before it says so."""
+    command = ["compare", *bars, "--methods", "erm", "--workers", "1", "--output", "here", "--seeds"]
+    assert ipg(*command, "1").code == 0
+    (made,) = rows(tmp_path / "here")
+    page = (tmp_path / "here" / "report.html").read_bytes()
+    (tmp_path / "here" / "trials.jsonl").write_text(json.dumps({**made, name: []}) + "\n", encoding="utf-8")
+    assert_refused(*command, "2", says=(f"the row of erm, seed 0, {says}",))
+    assert len(rows(tmp_path / "here")) == 1
+    assert (tmp_path / "here" / "report.html").read_bytes() == page
+
+
 def test_the_page_tells_what_was_given_from_what_follows(ipg, bars: list[str], finished: Path, tmp_path: Path) -> None:
     """Weights are given; crops, flips, warm-up, margin and rate follow from them."""
     command = ["compare", *bars, "--methods", "erm", "--seeds", "1", "--workers", "1", "--model", "small_cnn"]

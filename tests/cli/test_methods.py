@@ -99,7 +99,8 @@ def test_costs_needs_and_papers_are_told(ipg, name: str, tmp_path: Path) -> None
 
 def test_the_long_list_says_what_rows_say(ipg, tmp_path: Path) -> None:
     plain = {"method": "oracle", "protocol": "paper", "split": "test", "dataset": "colored_mnist", "config": {}}
-    plain |= {"hardware": "a machine", "versions": {"torch": "9.9"}, "commit": "0123456", "date": "2026-01-01"}
+    plain |= {"hardware": "a machine", "versions": {"torch": "9.9", "python": "3.99"}, "commit": "0123456"}
+    plain |= {"date": "2026-01-01", "seconds": 1.5}
     rows = [{**plain, "seed": seed, "metrics": {"average": 0.73 + seed / 1000}} for seed in range(5)]
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "trials.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")

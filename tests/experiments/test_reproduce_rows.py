@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from experiments.reproduction_rows import SMALL, cells, keep, row
@@ -77,6 +78,20 @@ def test_a_row_that_does_not_say_where_it_comes_from_enters_no_table(small: Path
     trials = load_reproduction("small").cells[0].trials
     keep(small / "results", "small", [row(trials[0], 0.66), row(trials[1], 0.7, commit=commit)])
     with pytest.raises(ProvenanceError, match=r"small/trials\.jsonl: the row of ipg, seed 1, does not name its commit"):
+        all_rows(small / "results")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("dataset", ["colored_mnist"]), ("seed", None), ("key", 3), ("split", None), ("metrics", {"average": "0.7"}),
+     ("metrics", {"average": float("nan")}), ("config", []), ("hardware", 7)],
+)  # fmt: skip
+def test_a_row_that_no_trial_has_written_enters_no_table(small: Path, name: str, value: Any) -> None:
+    trials = load_reproduction("small").cells[0].trials
+    wrong = {**row(trials[1], 0.7), name: value}
+    keep(small / "results", "small", [row(trials[0], 0.66), wrong])
+    says = rf"small/trials\.jsonl: the row of ipg, seed {wrong['seed']}, is damaged \({name} is not what a trial writes"
+    with pytest.raises(ValueError, match=says):
         all_rows(small / "results")
 
 

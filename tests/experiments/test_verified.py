@@ -164,7 +164,8 @@ def test_rows_of_ipg_with_tau_0_tell_of_continuous_correction() -> None:
 def test_rows_of_a_folder(tmp_path: Path) -> None:
     assert result_rows(tmp_path) is None
     assert result_rows(tmp_path / "none") is None
-    source = {"hardware": "a machine", "versions": {"torch": "9.9"}, "commit": "0123456", "date": "2026-01-01"}
+    source = {"hardware": "a machine", "versions": {"torch": "9.9", "python": "3.99"}, "commit": "0123456"}
+    source |= {"date": "2026-01-01", "seconds": 1.5}
     for study in ("b", "a"):
         (tmp_path / study).mkdir()
         text = json.dumps(row(0, 0.7, study=study, **source)) + "\n"
@@ -175,6 +176,10 @@ def test_rows_of_a_folder(tmp_path: Path) -> None:
     text = json.dumps(row(3, 0.7, study="a", **{**source, "commit": ""})) + "\n"
     (tmp_path / "a" / "trials.jsonl").write_text(text, encoding="utf-8")
     with pytest.raises(ProvenanceError, match="the row of irm, seed 3, does not name its commit"):
+        result_rows(tmp_path)
+    text = json.dumps(row(3, 0.7, **{**source, "protocol": None})) + "\n"
+    (tmp_path / "a" / "trials.jsonl").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"the row of irm, seed 3, is damaged \(protocol is not what"):
         result_rows(tmp_path)
 
 

@@ -107,6 +107,7 @@ def compare(
     console = Console()
     each = f"{', '.join(chosen)} with {number_of(len(numbers), 'seed')}" + (" each" if len(chosen) > 1 else "")
     console.print(f"{number_of(len(study.trials), study.unit)}: {each}", highlight=False)
+    _rows(folder)  # refused, where they are damaged, before anything is trained
     facts = examine(study)
     keep_record(study, facts, folder)
     at_once = None if cluster is not None else workers_for(len(study.trials), base.device, workers)
@@ -165,13 +166,13 @@ def _collect(
 ) -> Comparison:
     """The rows of the study, and why others are missing."""
     from ipg.experiments.compare import own_settings
-    from ipg.experiments.store import Store, read_rows
+    from ipg.experiments.store import Store
     from ipg.experiments.tables.text import NAMES
     from ipg.report.compared import Comparison, MethodRows, series_of
     from ipg.training.start import as_started
 
     store = Store(folder)
-    rows = {row["key"]: row for row in read_rows(store.rows)}
+    rows = _rows(folder)
     names = list(dict.fromkeys(trial.method for trial in study.trials))
     views, own = [], own_settings(study)
     for name, series in zip(names, series_of(names), strict=True):
@@ -183,6 +184,14 @@ def _collect(
     shared = {name: value for name, value in config.flat().items() if name not in ("seed", "method", *config.options)}
     seeds = list(dict.fromkeys(trial.seed for trial in study.trials))
     return Comparison(facts, views, seeds, config.selection, given, shared, workers, command)
+
+
+def _rows(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """The rows in the folder of a comparison, by the keys of trials."""
+    from ipg.experiments.store import Store
+    from ipg.experiments.tables.rows import trial_rows
+
+    return {row.get("key", ""): row for row in trial_rows(Store(folder).rows)}
 
 
 def _why(store: Store, key: str) -> str:

@@ -12,8 +12,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from ipg.experiments.arms import Row, Spread, spread
-from ipg.experiments.store import read_rows
-from ipg.experiments.tables.rows import check_provenance
+from ipg.experiments.tables.rows import trial_rows
 
 __all__ = ["Claim", "Claims", "Verdict", "claims", "result_rows", "verdict"]
 
@@ -68,14 +67,10 @@ def result_rows(folder: Path) -> list[Row] | None:
 
     Raises:
         ProvenanceError: a row does not say where it comes from.
+        ValueError: a row is no row of a trial.
     """
-    found: list[Row] = []
     files = sorted(folder.glob("*/trials.jsonl"))
-    for file in files:
-        rows = read_rows(file)
-        check_provenance(rows, file)
-        found += rows
-    return found if files else None
+    return [row for file in files for row in trial_rows(file, optional=("last_metrics",))] if files else None
 
 
 def verdict(method: str, known: Claims, rows: Sequence[Row] | None) -> Verdict:

@@ -15,13 +15,15 @@ from ipg.config import RunConfig
 from ipg.data.errors import DataError
 from ipg.experiments.arms import Row, Spread, same_run, spread, went_wrong
 from ipg.experiments.reproduce.plan import Cell, Reproduction, shared
-from ipg.experiments.store import read_rows
 from ipg.experiments.study import Trial
-from ipg.experiments.tables.rows import check_provenance
+from ipg.experiments.tables.rows import trial_rows
 
 __all__ = [
     "Measured", "Missing", "all_rows", "beside", "data_obstacle", "measure", "missing", "obstacle", "without_row",
 ]  # fmt: skip
+
+OPTIONAL = ("last_metrics",)
+"""What rows of a kind of their own do without."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,11 @@ def all_rows(results: Path) -> list[Row]:
 
     Raises:
         ProvenanceError: a row does not say where it comes from.
+        ValueError: a row is no row of a trial.
     """
-    found: list[Row] = []
-    for file in sorted(results.glob("*/trials.jsonl")):
-        rows = [row for row in read_rows(file) if row.get("split") == "test"]
-        check_provenance(rows, file)
-        found += rows
-    return found
+    files = sorted(results.glob("*/trials.jsonl"))
+    rows = (row for file in files for row in trial_rows(file, optional=OPTIONAL))
+    return [row for row in rows if row["split"] == "test"]
 
 
 def measure(reproduction: Reproduction, rows: Iterable[Row]) -> list[Measured]:

@@ -240,7 +240,7 @@ def _settle(ledger: Ledger, store: Store, trial: SearchTrial, ended: Ended, busy
     elif ended.state == "failed":
         ledger.fail(trial, ended.error or "")
     else:
-        row = ended.row or next(row for row in read_rows(store.rows) if row["key"] == trial.key)
+        row = ended.row or next(row for row in read_rows(store.rows) if row.get("key") == trial.key)
         ledger.tell(trial, row)
         return replace(ended, row=row)
     return ended

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from ipg.experiments.arms import Arm, Row, arms_of
 from ipg.experiments.store import TIMES, read_rows
 from ipg.experiments.study import STUDIES, Study, load_study
 
-__all__ = ["MeasuredStudy", "ProvenanceError", "check_provenance", "measured", "measured_of", "with_times"]
+__all__ = [
+    "MeasuredStudy", "ProvenanceError", "check_provenance", "measured", "measured_of", "trial_rows", "with_times",
+]  # fmt: skip
 
 ORIGIN = ("hardware", "versions", "commit", "date")
 """What a row says of its origin."""
@@ -71,18 +73,33 @@ def measured_of(study: Study, file: Path) -> MeasuredStudy:
         ProvenanceError: a row does not say where it comes from.
         ValueError: a row is no row of a trial.
     """
-    rows = read_rows(file)
-    check_provenance(rows, file)
-    for row in rows:
-        if wrong := _misshapen(row):
-            raise ValueError(
-                f"{file}: the row of {row.get('method')}, seed {row.get('seed')}, is damaged ({wrong} is not what a "
-                f"trial writes there); take the line out, and `ipg study` runs the trial again"
-            )
+    rows = trial_rows(file)
     try:
         return MeasuredStudy(study.name, study.metrics_split, *arms_of(study, rows), decides=study.decides)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
+
+
+def trial_rows(file: Path, *, optional: Collection[str] = ()) -> list[Row]:
+    """The rows in a `trials.jsonl`, each of which says where it comes from and is as a trial writes it.
+
+    Args:
+        file: where they are; none where there is no file.
+        optional: what a row may do without.
+
+    Raises:
+        ProvenanceError: a row does not say where it comes from.
+        ValueError: a row is no row of a trial.
+    """
+    rows: list[Row] = [*read_rows(file)]
+    check_provenance(rows, file)
+    for row in rows:
+        if wrong := _misshapen(row, optional):
+            raise ValueError(
+                f"{file}: the row of {row.get('method')}, seed {row.get('seed')}, is damaged ({wrong} is not what a "
+                f"trial writes there); take the line out and run the trial again"
+            )
+    return rows
 
 
 def check_provenance(rows: Iterable[Row], file: Path) -> None:
@@ -97,10 +114,10 @@ def check_provenance(rows: Iterable[Row], file: Path) -> None:
             )
 
 
-def _misshapen(row: Row) -> str | None:
-    """What is of another kind than a trial writes; None where nothing is."""
+def _misshapen(row: Row, optional: Collection[str]) -> str | None:
+    """What is of another kind than a trial writes, or absent and not optional; None where nothing is."""
     for name, kind in KINDS.items():
-        if not isinstance(row.get(name), kind):
+        if not isinstance(row.get(name), kind) and (name in row or name not in optional):
             return name
     if not isinstance(row.get("key", ""), str):
         return "key"
@@ -113,7 +130,7 @@ def _misshapen(row: Row) -> str | None:
     quoted = dict.fromkeys(("python", "torch")) | row["versions"]
     if not all(isinstance(version, str) for version in quoted.values()):
         return "versions"
-    return next((name for name in ("metrics", "last_metrics") if not _are_metrics(row[name])), None)
+    return next((name for name in ("metrics", "last_metrics") if not _are_metrics(row.get(name, {}))), None)
 
 
 def _are_metrics(metrics: Mapping[str, Any]) -> bool:
