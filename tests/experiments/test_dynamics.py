@@ -98,7 +98,7 @@ def test_corrections_come_as_often_and_compare_what_the_row_says(
     "changes",
     [
         {"optimizer": "sgd"}, {"schedule": "cosine"}, {"warmup": 3}, {"weight_decay": 0.1}, {"crop": 0.7},
-        {"jitter": 0.1}, {"pair_batch": 4}, {"steps": 3},
+        {"jitter": 0.1}, {"pair_batch": 4}, {"steps": 3}, {"precision": "bf16"},
     ],
 )  # fmt: skip
 def test_what_its_row_would_state_and_it_would_not_do_is_refused(
@@ -107,6 +107,23 @@ def test_what_its_row_would_state_and_it_would_not_do_is_refused(
     (said,) = (f"{name}={value!r}" for name, value in changes.items())
     with pytest.raises(ValueError, match=f"no run in full batch has {said}; expected method='ipg', optimizer='adam'"):
         run_dynamics(full(**changes))
+
+
+def test_its_row_states_what_auto_came_to(full: Callable[..., Trial]) -> None:
+    one = full(margin="auto", precision="auto", crop="auto", flip="auto")
+    row = run_dynamics(one)
+    states = {"margin": "0.85x", "precision": "fp32", "crop": 1.0, "flip": False}
+    assert row["config"].items() >= states.items()
+    assert same_run(row, one)
+    assert row["curves"] == run_dynamics(full(**states))["curves"]
+
+
+def test_auto_is_no_half_precision_where_that_is_what_it_comes_to(
+    full: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamics, "resolve_precision", lambda name, device: "bf16" if name == "auto" else name)
+    with pytest.raises(ValueError, match=r"has precision='bf16'; expected .*, precision='fp32' or 'tf32'$"):
+        run_dynamics(full(precision="auto"))
 
 
 def test_the_row_is_of_the_same_run_as_its_trial_by_whatever_engine_others_were_made(

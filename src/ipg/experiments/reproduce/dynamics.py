@@ -27,7 +27,7 @@ from ipg.guidance import CollapseError, Guidance, NonFiniteError
 from ipg.methods.optimizers import load_optimizer
 from ipg.seeds import derive_seed
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
-from ipg.training.device import numerics, resolve_device, seed_generators
+from ipg.training.device import numerics, resolve_device, resolve_precision, seed_generators
 from ipg.training.materials import Materials
 from ipg.training.optimization import class_weights
 from ipg.training.provenance import provenance
@@ -40,6 +40,8 @@ FIXED: Mapping[str, Any] = {
     "crop": 1.0, "flip": False, "jitter": 0.0, "restarts": 0, "selection": "last", "decision": "argmax",
 }  # fmt: skip
 """Settings of which a run in full batch knows one value."""
+PRECISIONS = ("fp32", "tf32")
+"""Those that it computes in; the losses of half precision would be others."""
 SAVE_SECONDS = 30.0
 
 
@@ -47,7 +49,7 @@ class FullBatch:
     """A run in full batch: the network, its guidance, and what was measured so far."""
 
     def __init__(self, config: RunConfig, materials: Materials, device: torch.device) -> None:
-        config = config.suited()
+        config = config.suited().with_changes(precision=resolve_precision(config.precision, device))
         placed = materials.to(device)
         if placed.pairs is None:
             raise ValueError("a run in full batch is guided by pairs and there are none: give pairs a number above 0")
@@ -122,8 +124,10 @@ def _check(config: RunConfig, *, pairs: int) -> None:
     """ValueError where `config`, which its row states, is not what a run in full batch with so many pairs does."""
     known = {**FIXED, "pair_batch": pairs}
     others = [f"{name}={getattr(config, name)!r}" for name, value in known.items() if getattr(config, name) != value]
+    others += [f"precision={config.precision!r}"] if config.precision not in PRECISIONS else []
     if others:
         meant = ", ".join(f"{name}={value!r}" for name, value in known.items())
+        meant += f", precision={' or '.join(map(repr, PRECISIONS))}"
         raise ValueError(f"no run in full batch has {', '.join(others)}; expected {meant}")
 
 
@@ -151,7 +155,7 @@ def run_dynamics(
         part = materials.table.part(metrics_split).to(device)
         metrics = evaluate(run.model.eval(), part)
     run.guide.close()
-    settled = {name: value for name, value in config.flat().items() if name not in ("seed", *ELSEWHERE)}
+    settled = {name: value for name, value in run.config.flat().items() if name not in ("seed", *ELSEWHERE)}
     settled["engine"] = "eager"  # whatever others of the same command are carried out by
     return {
         **trial.identity,
