@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from ipg.classifier import Classifier, fit_of
-from ipg.config import EARLIER, RunConfig
+from ipg.config import RunConfig
 from ipg.data.errors import DataError
-from ipg.data.reading import Reading
 from ipg.data.table import ImageTable
 from ipg.data.tensors import as_bytes, table_of
 from ipg.evaluation.groups import evaluate, evaluating, logits_of
@@ -32,6 +31,7 @@ from ipg.training.folder import FolderError, RunFolder
 from ipg.training.listeners import Listener
 from ipg.training.loop import Outcome, train
 from ipg.training.materials import Materials, gather
+from ipg.training.rows import wrong_in_rows
 from ipg.training.start import as_started
 from ipg.whereabouts import find_data, find_file
 from ipg.words import times
@@ -141,7 +141,7 @@ class Run:
             network: one like that of the run, where code of yours has made that; it takes the run's weights.
         """
         home = RunFolder(Path(folder))
-        config, origin, then = _read_settings(home)
+        config, (_, then, origin) = home.configured()
         if not origin.get("named"):
             raise FolderError(f"{home.path} was trained on objects of your own; evaluate it where they are")
         if (found := home.finished()) is None:
@@ -149,6 +149,8 @@ class Run:
         weights, rows, result = found
         if not result.keys() >= {"config", "metrics", "versions", "hardware", "commit", "date"}:
             raise home.damaged(home.result)
+        if wrong := wrong_in_rows(rows):
+            raise home.damaged(home.metrics, wrong)
         there = origin.get("started_in")
         data, path = find_data(config.data, origin.get("data_path"), run=home.path, given=data_path, started_in=there)
         config = config.with_changes(device=device, data=data, data_path=path)
@@ -320,15 +322,3 @@ def _check_network(model: nn.Module, table: ImageTable) -> None:
             f"{type(model).__name__} gives an image logits of shape {tuple(logits.shape[1:])}; {table.name} has "
             f"{table.num_classes} classes ({', '.join(table.classes)}) and needs one for each"
         )
-
-
-def _read_settings(home: RunFolder) -> tuple[RunConfig, dict[str, Any], dict[str, Any]]:
-    """The configuration, the origin and the fingerprints in a run's `config.json`."""
-    known = {field.name for field in fields(RunConfig)}
-    flat, data, origin = home.recorded()
-    try:
-        options = {name: flat.pop(name) for name in list(flat) if name not in known}  # the flat form holds them too
-        split_seed = Reading.kept(flat).split_seed
-        return RunConfig.from_mapping({**EARLIER, **flat, "options": options, "split_seed": split_seed}), origin, data
-    except (TypeError, ValueError):
-        raise home.unreadable() from None

@@ -360,6 +360,34 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_end(
     assert (tmp_path / "done").exists()
 
 
+class Reads(Listener):
+    """Reads the metrics of a run as it goes on."""
+
+    def __init__(self, metrics: Path) -> None:
+        self.metrics, self.found = metrics, ""
+
+    def started(self, config: RunConfig, *, step: int, total: int) -> None:
+        self.found = self.metrics.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("left", ["", "[3]\n"])
+def test_the_metrics_are_those_of_the_checkpoint_as_soon_as_a_run_goes_on(
+    settings: Make, materials: Gather, tmp_path: Path, stops: Stops, left: str
+) -> None:
+    """A kill has come between the two, or a hand has altered them."""
+    config = settings(**KINDS["ipg"])
+    stops.at = {6}
+    with pytest.raises(Interrupted):
+        train(config, materials(config), folder=tmp_path)
+    metrics = tmp_path / "metrics.jsonl"
+    before = metrics.read_text(encoding="utf-8")
+    metrics.write_text(left, encoding="utf-8")
+    stops.at, reader = set(), Reads(metrics)
+    train(config, materials(config), folder=tmp_path, listeners=[reader])
+    assert len(before.splitlines()) == 1
+    assert reader.found == before
+
+
 def test_a_cut_checkpoint_is_named(settings: Make, materials: Gather, tmp_path: Path, stops: Stops) -> None:
     config = settings()
     stops.at = {6}

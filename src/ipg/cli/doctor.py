@@ -66,16 +66,12 @@ def doctor(
 def _read(folder: Path) -> tuple[RunLog, str]:
     """The log of a run, and whether it is finished, failed or unfinished."""
     from ipg.evaluation.doctor.log import RunLog
-    from ipg.training.folder import RunFolder, read_json, read_jsonl
+    from ipg.training.folder import RunFolder
 
     home = RunFolder(folder)
-    config, _, origin = home.recorded()
-    done = home.done.exists()
-    rows = read_jsonl(home.metrics, unfinished=not done) if home.metrics.exists() else []
-    if done:
-        home.verify()
-    failure = read_json(home.failure) if home.failure.exists() else None
-    state = "failed" if failure else "finished" if done else "unfinished"
+    _, (config, _, origin) = home.configured()
+    rows, failure = home.logged(), home.failed()
+    state = "failed" if failure else "finished" if home.done.exists() else "unfinished"
     number = len(origin.get("classes", ())) or None
     return RunLog(config, rows, failure, classes=number, unfinished=state == "unfinished"), state
 

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +20,13 @@ from torch import Tensor
 
 from ipg.config import EARLIER, RunConfig
 from ipg.data.names import is_own
+from ipg.data.reading import Reading
 from ipg.files import leftovers, make_private, parse_json, write_json, write_jsonl
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
 from ipg.models.weights import some
 from ipg.training.checkpoint import load_checkpoint, save_checkpoint
+from ipg.training.rows import wrong_in_failure, wrong_in_rows
 from ipg.words import listed
 
 __all__ = [
@@ -159,6 +162,65 @@ class RunFolder:
                 return found
         raise self.unreadable()
 
+    def configured(self) -> tuple[RunConfig, Record]:
+        """The configuration of the run that it holds, and what else is written of it.
+
+        Raises:
+            FolderError: as `recorded`, and where a setting is none that a run has.
+        """
+        known = {field.name for field in fields(RunConfig)}
+        record = self.recorded()
+        flat = dict(record.config)
+        try:
+            options = {name: flat.pop(name) for name in list(flat) if name not in known}  # the flat form holds them too
+            values = {**EARLIER, **flat, "options": options, "split_seed": Reading.kept(flat).split_seed}
+            return RunConfig.from_mapping(values), record
+        except (TypeError, ValueError):
+            raise self.unreadable() from None
+
+    def logged(self) -> list[dict[str, Any]]:
+        """The rows of its metrics, finished or not; none where no epoch has ended.
+
+        Raises:
+            FolderError: a row is none that a run writes; the message names it and says how to get the file back.
+        """
+        done = self.done.exists()
+        if done:
+            self.verify()
+        if not self.metrics.exists() and not done:
+            return []
+        try:
+            rows = read_jsonl(self.metrics, unfinished=not done)
+        except OSError:
+            raise self.damaged(self.metrics) from None
+        except FolderError as error:
+            raise FolderError(f"{error}. {self._anew(done=done)}") from None
+        if wrong := wrong_in_rows(rows):
+            raise FolderError(f"{self.metrics} is damaged: {wrong}. {self._anew(done=done)}")
+        return rows
+
+    def _anew(self, *, done: bool) -> str:
+        """How to get back a file that a run has written."""
+        first = f"Delete {self.done} and run" if done else "Run"
+        return f"{first} the command that trained it again: it writes the file anew from its checkpoint."
+
+    def failed(self) -> dict[str, Any] | None:
+        """What is said of the end of a run that went wrong; None of all others.
+
+        Raises:
+            FolderError: it is nothing that a run says.
+        """
+        if not self.failure.exists():
+            return None
+        remedy = f"Delete {self.failure}: it only says how the run ended."
+        try:
+            said = read_json(self.failure)
+        except FolderError as error:
+            raise FolderError(f"{error}. {remedy}") from None
+        if wrong := wrong_in_failure(said):
+            raise FolderError(f"{self.failure} is damaged: {wrong}. {remedy}")
+        return said
+
     def save(self, state: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the checkpoint, then the metrics it stands for."""
         save_checkpoint(self.checkpoint, state)
@@ -240,14 +302,11 @@ class RunFolder:
         except (OSError, ValueError):
             raise self.damaged(file) from None
 
-    def damaged(self, file: Path) -> FolderError:
+    def damaged(self, file: Path, why: str = "") -> FolderError:
         """The error for a file of a finished run that cannot be used."""
         if file == self.config:
             return FolderError(f"{file} is damaged. Name another folder, or delete this one and train again.")
-        return FolderError(
-            f"{file} is damaged or missing. Delete {self.done} and run the command that trained it again: it writes "
-            f"the file anew from its checkpoint."
-        )
+        return FolderError(f"{file} is damaged{f': {why}' if why else ' or missing'}. {self._anew(done=True)}")
 
 
 def same_setting(key: str, before: Any, there: object, now: Any) -> bool:
@@ -277,11 +336,21 @@ def read_jsonl(path: Path, *, unfinished: bool = False) -> list[dict[str, Any]]:
     A run that was stopped within its first epoch has none.
     """
     try:
-        rows = [parse_json(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        lines = path.read_text(encoding="utf-8").split("\n")
     except ValueError as error:
         raise FolderError(f"{path} is damaged and cannot be read ({error})") from None
-    if not (rows or unfinished) or not all(isinstance(row, dict) for row in rows):
-        raise FolderError(f"{path} is damaged: expected an object a line")
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = parse_json(line) if line else {}
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise FolderError(f"{path} is damaged and cannot be read (row {number} is no JSON object)")
+        if line:
+            rows.append(row)
+    if not (rows or unfinished):
+        raise FolderError(f"{path} is damaged: it is empty; expected a JSON object a line")
     return rows
 
 
