@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_leaves
 from ipg.collectives import in_shards
 
 __all__ = [
-    "add_gradients", "check_cleared", "check_dense", "check_none_yet", "check_place", "check_reach", "check_reentry",
-    "first_part", "global_norm", "reaches_all", "set_gradients", "unscale", "widest",
+    "add_gradients", "check_cleared", "check_dense", "check_found", "check_none_yet", "check_place", "check_reach",
+    "check_reentry", "first_part", "global_norm", "reaches_all", "set_gradients", "unscale", "widest",
 ]  # fmt: skip
 
 
@@ -102,6 +102,13 @@ def _beyond(model: nn.Module, head: nn.Module, parameters: Sequence[Tensor]) -> 
     """Those of the optimizer's `parameters` that are the model's, but not its head's."""
     kept = {id(p) for p in parameters} - {id(p) for p in head.parameters()}
     return [p for p in model.parameters() if id(p) in kept]
+
+
+def check_found(gradients: Sequence[Tensor | None]) -> None:
+    """Refuse a corrective loss that reaches no parameter, or makes sparse gradients."""
+    if all(gradient is None for gradient in gradients):
+        raise RuntimeError("the corrective loss reaches no parameter of the optimizer: give it the model's own")
+    check_dense(gradients)
 
 
 def check_dense(gradients: Sequence[Tensor | None]) -> None:

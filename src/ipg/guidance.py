@@ -40,6 +40,7 @@ from ipg.forward import PairForward
 from ipg.gradients import (
     check_cleared,
     check_dense,
+    check_found,
     check_none_yet,
     check_place,
     check_reentry,
@@ -252,9 +253,7 @@ class Guidance:
                 check_reentry(loss, self.model, self._forward.tap.head, parameters)
                 self._followed.update(map(id, parameters))
             gradients = torch.autograd.grad(self._scaled(loss), list(parameters), allow_unused=True)
-        if all(gradient is None for gradient in gradients):
-            raise RuntimeError("the corrective loss reaches no parameter of the optimizer: give it the model's own")
-        check_dense(gradients)
+        check_found(gradients)
         return gradients
 
     def rescale(self, correction: Correction, task_loss: Tensor | None = None) -> Report:
@@ -280,14 +279,9 @@ class Guidance:
             unscale(self.scaler, self.optimizer)
         norm = global_norm(gradients)
         outcome: TaskScale = self._run(task_scale)(
-            norm,
-            correction.norm,
-            correction.disagreement,
-            alpha=self.alpha,
-            tau=self.tau,
-            floor=self.floor,
+            norm, correction.norm, correction.disagreement, alpha=self.alpha, tau=self.tau, floor=self.floor,
             strict=self.strict,
-        )
+        )  # fmt: skip
         torch._foreach_mul_(gradients, outcome.scale)
         self._run(count_norm)(self.watch.counters, norm, TASK)
         loss = torch.full_like(norm, math.nan) if task_loss is None else as_number(task_loss)
@@ -301,9 +295,7 @@ class Guidance:
         return self.pace.due(self.iteration)
 
     def _begin(self) -> None:
-        """Refuse to begin elsewhere than on the device, where gradients would be lost or could not be had, and where
-        a setting was changed to one that is out of range.
-        """
+        """Refuse to begin elsewhere than on the device, with other gradients there, or by settings out of range."""
         parameters = self.parameters()
         check_place(parameters, self._values.device)
         check_none_yet(parameters)
@@ -341,19 +333,15 @@ class Guidance:
         return loss if self.scaler is None else self.scaler.scale(loss)
 
     def _update(self) -> None:
+        if self.scaler is None:
+            self.optimizer.step()
+            return
         try:
-            self.optimizer.step() if self.scaler is None else self.scaler.step(self.optimizer)
-        except RuntimeError as error:
-            if "grad_fn" not in str(error):
-                raise
-            raise RuntimeError(
-                f"{type(self.optimizer).__name__} seems to differentiate gradients once more, as optimizers that need "
-                f"create_graph=True do, and those of guidance have no graph. Use one of the first order, e.g. Adam or "
-                f"SGD."
-            ) from error
-        finally:
-            if self.scaler is not None:
-                self.scaler.update()  # after a step that fails, too: the next one must be unscaled again
+            self.scaler.step(self.optimizer)
+        except BaseException:
+            self.scaler.update(self.scaler.get_scale())  # or the next step would take its gradients for unscaled ones
+            raise
+        self.scaler.update()
 
     def _clear(self) -> None:
         """No gradients, not even zeros, whatever the optimizer's own habit."""
@@ -426,10 +414,7 @@ class Guidance:
         return self._forward.modes.comparing()
 
     def close(self) -> None:
-        """Leave the model as a plain network: no hook at its head, BatchNorm as `model.train()` says.
-
-        A model that is pickled whole without it, as by `torch.save(model)`, asks for this package where it is loaded.
-        """
+        """Leave the model plain, also to be pickled whole: no hook at its head, BatchNorm as `model.train()` says."""
         self._forward.close()
 
     def state_dict(self) -> dict[str, Any]:

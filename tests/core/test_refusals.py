@@ -272,25 +272,3 @@ def test_sparse_gradients_are_refused_where_they_appear(toys: ModuleType, *, bes
     assert torch.equal(toys.bits(model), before) is not beside  # the correction of a table for the task alone is made
     assert guide.iteration == int(beside)
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-class OfSecondOrder(torch.optim.SGD):
-    """Differentiates its gradients, as AdaHessian does."""
-
-    def step(self) -> None:  # type: ignore[override]
-        parameters = self.param_groups[0]["params"]
-        gradients = [parameter.grad for parameter in parameters]
-        torch.autograd.grad(gradients, parameters, grad_outputs=gradients)
-
-
-@pytest.mark.parametrize("with_pairs", [False, True])
-@pytest.mark.parametrize("scaled", [False, True])
-def test_optimizers_of_the_second_order_are_refused(toys: ModuleType, *, scaled: bool, with_pairs: bool) -> None:
-    model = toys.mlp()
-    scaler = torch.amp.GradScaler("cpu") if scaled else None
-    guide = Guidance(model, OfSecondOrder(model.parameters(), lr=0.1), scaler=scaler)
-    before, (x, y) = toys.bits(model), toys.batch()
-    with pytest.raises(RuntimeError, match=r"^OfSecondOrder seems to differentiate .*create_graph=True.*e\.g\. Adam"):
-        guide.step(lambda: F.cross_entropy(model(x), y), toys.pairs() if with_pairs else None)
-    assert torch.equal(toys.bits(model), before)
-    assert guide.iteration == 0
