@@ -122,6 +122,17 @@ def test_without_rows_the_package_knows_what_the_projects_own_gave(ipg, repo_roo
     assert "verified  73." in ipg("methods", "ipg").out
 
 
+def test_a_method_of_ones_own_without_ranges_is_described(ipg, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Plain(METHODS["erm"]):  # type: ignore[misc]
+        name, summary, space = "plain", "As simple as can be.", {}
+
+    monkeypatch.setitem(METHODS, "plain", Plain)
+    done = ipg("methods", "plain")
+    assert done.code == 0, done
+    assert "  search      nothing of its own: name settings, e.g. --vary learning_rate " in done.out
+    assert "As simple as can be." in ipg("methods").out
+
+
 @pytest.mark.parametrize(("name", "meant"), [("IPG", "ipg"), ("dia", "dair")])
 def test_a_method_that_is_nearly_one(assert_refused, name: str, meant: str) -> None:
     assert_refused("methods", name, says=(f"there is no method {name!r}; did you mean {meant}? There are erm",))

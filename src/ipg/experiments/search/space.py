@@ -107,6 +107,8 @@ def describe(range_: Range) -> str:
 
 def told_of(method: str) -> str:
     """What a search looks at unless it is told otherwise, and how much wider with `--every 1`."""
+    if not method_class(method).space:  # one of a user's own, say
+        return "nothing of its own: name settings, e.g. --vary learning_rate"
     usual, widest = gather_space(RunConfig(method=method)), gather_space(RunConfig(method=method, every=1))
     return "; ".join(
         f"{name} {describe(range_)}" + (f" ({describe(widest[name])} with --every 1)" if widest[name] != range_ else "")
