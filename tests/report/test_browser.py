@@ -107,6 +107,32 @@ def test_long_names_of_folders_fit(browser, page, run, tmp_path: Path, width: in
 
 
 @pytest.mark.parametrize("width", [1280, 360])
+def test_long_names_of_groups_are_whole_and_fit(browser, page, run, tmp_path: Path, width: int) -> None:
+    names = [
+        "a bird of the water that is seen from far away, in front of a bamboo forest or of tall reeds",
+        "garment_photographed_in_a_studio_by_daylight_without_a_model, white_background_of_the_second_shop",
+    ]
+    groups = dict(zip(names, ({"accuracy": share, "count": 1234} for share in (0.25, 0.5)), strict=True))
+    result = {"selection": "last", "selected_epoch": 3, "metrics": {"worst_group": 0.25, "groups": groups}}
+    runs = [run(result=result), run("Guided (IPG)", "after", result=result)]
+    visit(browser, write(tmp_path / "long.html", page(runs=runs, flips=[], looks=[])), width=width)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    figures = browser.execute_script(
+        "return [...document.querySelectorAll('svg')].filter(e => e.ariaLabel.startsWith('Accuracy by group'))"
+        "  .map(e => [e.textContent, Math.max(...[...e.querySelectorAll('text')].map("
+        "    t => t.getBoundingClientRect().right - e.getBoundingClientRect().right))])"
+    )
+    shown = "".join("".join(text.split()) for text, _ in figures)
+    assert all("".join(name.split()) in shown for name in names)
+    assert max(beyond for _, beyond in figures) <= 1
+    name, first = browser.execute_script(  # in the table beside them, whose box may be scrolled
+        "return ['tr.main th', 'tr.main td:nth-child(3)'].map("
+        "  s => document.querySelector('.results ' + s).getBoundingClientRect().right)"
+    )
+    assert name < first <= width  # not out of sight
+
+
+@pytest.mark.parametrize("width", [1280, 360])
 def test_a_table_with_figures_fits(browser, tmp_path: Path, width: int) -> None:
     svg = draw_boxes(boxes_data("Number of pairs", "pairs", ["40"], {"ours": [[0.5, 0.6]]}))
     cells = [["coloured fashion, noisy labels", "40 pairs, our settings", *["72.9 ± 2.3"] * 8]]

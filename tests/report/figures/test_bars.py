@@ -85,6 +85,41 @@ def test_bars_leave_out_groups_without_a_number() -> None:
     assert figures.draw_bars(data.take([])) == ""
 
 
+LONG = "a bird of the water that is seen from far away, in front of a bamboo forest"
+
+
+def test_a_long_name_is_broken_not_cut() -> None:
+    brief, long = (
+        figures.draw_bars(Bars("Bars", ("p",), ("before",), (name, "b"), (1234, 1), ((0.5, 0.25),), ((None, None),)))
+        for name in ("a", LONG)
+    )
+    shown = words(long)
+    lines = shown.index("n = 1,234")
+    assert lines == 2
+    assert " ".join(shown[:lines]) == LONG
+    heights = [float(ET.fromstring(svg).attrib["height"]) for svg in (brief, long)]
+    assert heights[1] == heights[0] + 17  # what lies beneath makes room
+    assert bar_lengths(long, "before") == bar_lengths(brief, "before")
+
+
+def test_a_name_without_spaces_is_broken_at_its_marks() -> None:
+    name = "waterbird_seen_from_far_away_in_front_of_a_bamboo_forest_in_the_morning"
+    shown = words(figures.draw_bars(Bars("Bars", ("p",), ("before",), (name,), (9,), ((0.5,),), ((None,),))))
+    lines = shown[: shown.index("n = 9")]
+    assert len(lines) == 2
+    assert "".join(lines) == name
+    assert lines[0].endswith("_")
+
+
+def test_only_a_name_beyond_all_measure_is_cut() -> None:
+    svg = figures.draw_bars(Bars("Bars", ("p",), ("before",), ("name " * 100,), (9,), ((0.5,),), ((None,),)))
+    shown = words(svg)
+    lines = shown[: shown.index("n = 9")]
+    assert len(lines) == 4
+    assert lines[-1].endswith("…")
+    assert ("name " * 100).strip() in " ".join(ET.fromstring(svg).attrib["aria-label"].split())
+
+
 def test_whiskers_span_the_interval() -> None:
     data = Bars("Bars", ("p",), ("before",), ("a",), (10,), ((0.5,),), ((wilson(5, 10),),))
     svg = figures.draw_bars(data)  # 100 % is 340 pixels

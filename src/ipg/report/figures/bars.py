@@ -6,13 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ipg.evaluation.statistics import Interval
-from ipg.report.figures.drawing import INK, MUTED, SERIES, TRACK, bar, canvas, fit, style, text_width, to_svg, whisker
+from ipg.report.figures.drawing import (
+    INK,
+    MUTED,
+    SERIES,
+    TRACK,
+    bar,
+    canvas,
+    style,
+    text_width,
+    to_svg,
+    whisker,
+    wrapped,
+)
 from ipg.report.views import RunView, group_count, number, percent, series, share_interval
 
 __all__ = ["Bars", "draw_bars", "group_bars_data", "pair_bars_data"]
 
 WIDTH = 400
 """In pixels."""
+LINES = 4
+"""What a name takes at most; the table beside the bars has longer ones in full."""
 
 
 @dataclass(frozen=True)
@@ -108,22 +122,24 @@ def draw_bars(data: Bars, *, name: str = "bars") -> str:
     shown = [b for b in range(len(data.blocks)) if any(row[b] is not None for row in data.shares)]
     if not shown:
         return ""
-    thick, gap, head, between = 14, 5, 22, 16  # pixels
-    block = head + len(data.runs) * (thick + gap) - gap
-    height = len(shown) * (block + between) - between + 2
+    thick, gap, line, head, between = 14, 5, 17, 22, 16  # pixels
     full = WIDTH - 60  # length of 100 %
 
     with style():
+        counts = ["" if count is None else f"n = {count:,}" for count in data.counts]
+        rooms = [WIDTH - text_width(count, 12) - 12 for count in counts]
+        names = [wrapped(name, room, 13, "bold", most=LINES) for name, room in zip(data.blocks, rooms, strict=True)]
+        block = head + len(data.runs) * (thick + gap) - gap
+        height = sum(block + between + line * max(len(names[b]) - 1, 0) for b in shown) - between + 2
         figure, axes = canvas(WIDTH, height)
         y = 0
         for b in shown:
-            count = "" if data.counts[b] is None else f"n = {data.counts[b]:,}"
-            room = WIDTH - text_width(count, 12) - 12
-            axes.text(0, y + 13, fit(data.blocks[b], room, 13, "bold"), color=INK, fontsize=13, fontweight="bold")
-            axes.text(WIDTH, y + 13, count, color=MUTED, fontsize=12, ha="right")
-            y += head
-            for row, intervals, slot in zip(data.shares, data.intervals, data.series, strict=True):
-                share, interval = row[b], intervals[b]
+            for place, part in enumerate(names[b]):
+                axes.text(0, y + 13 + line * place, part, color=INK, fontsize=13, fontweight="bold")
+            axes.text(WIDTH, y + 13, counts[b], color=MUTED, fontsize=12, ha="right")
+            y += head + line * max(len(names[b]) - 1, 0)
+            for values, intervals, slot in zip(data.shares, data.intervals, data.series, strict=True):
+                share, interval = values[b], intervals[b]
                 bar(axes, y, full, thick, TRACK)
                 if share is not None:
                     bar(axes, y, max(2.0, full * min(1.0, max(0.0, share))), thick, SERIES[slot])

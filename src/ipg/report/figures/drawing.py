@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 __all__ = [
     "INK", "MARKERS", "MUTED", "NARROW", "PAPER", "ROUND", "SERIES", "SVG", "THEME", "TRACK", "WIDE", "bar", "bare",
     "canvas", "clean", "fit", "inset", "percent_ticks", "restyled", "root", "standalone", "style", "text_width",
-    "themed", "titled", "to_svg", "whisker",
+    "themed", "titled", "to_svg", "whisker", "wrapped",
 ]  # fmt: skip
 
 INK, MUTED, TRACK, PAPER = "#1b1f24", "#5b6470", "#e8ebef", "#fbfbfa"
@@ -133,7 +133,7 @@ def fit(text: str, room: float, size: float, weight: str = "normal") -> str:
 
 def titled(title: str, detail: str, width: int, height: int) -> tuple[Figure, Axes, int]:
     """A canvas with a title and, in small, one or two lines beneath it; the pixels they take, with `height` below."""
-    lines = _lines(detail, width, 12)
+    lines = wrapped(detail, width, 12, most=2)
     head = 20 + 18 * len(lines)
     figure, ground = canvas(width, head + height)
     ground.text(0, 14, fit(title, width, 13, "bold"), color=INK, fontsize=13, fontweight="bold")
@@ -142,14 +142,23 @@ def titled(title: str, detail: str, width: int, height: int) -> tuple[Figure, Ax
     return figure, ground, head
 
 
-def _lines(text: str, room: float, size: float) -> list[str]:
-    """`text` on one line, or on two of `room` pixels each, the second cut where even that is too little."""
-    if not text or text_width(clean(text), size) <= room:
-        return [clean(text)] if text else []
-    words = clean(text).split()
-    fits = (row for row in range(len(words) - 1, 0, -1) if text_width(" ".join(words[:row]), size) <= room)
-    row = next(fits, 1)
-    return [fit(" ".join(words[:row]), room, size), fit(" ".join(words[row:]), room, size)]
+def wrapped(text: str, room: float, size: float, weight: str = "normal", *, most: int) -> list[str]:
+    """`text` in at most so many lines of `room` pixels, broken between words where it can be, the last one cut."""
+    left, found = clean(text)[:500].rstrip(), []
+    while left and len(found) < most - 1 and text_width(left, size, weight) > room:
+        ends = [end for end in range(1, len(left)) if left[end] == " "]
+        fits = [end for end in ends if text_width(left[:end], size, weight) <= room]
+        end = fits[-1] if fits else _longest(left, room, size, weight)
+        found.append(left[:end])
+        left = left[end:].lstrip()
+    return [*found, fit(left, room, size, weight)] if left else found
+
+
+def _longest(text: str, room: float, size: float, weight: str) -> int:
+    """How many letters of a word fit, one at least; those up to a mark that parts it, where one is far enough on."""
+    end = max([1, *(n for n in range(1, len(text)) if text_width(text[:n], size, weight) <= room)])
+    marks = [n for n in range(end // 2, end + 1) if n and text[n - 1] in "_-/.,"]
+    return marks[-1] if marks else end
 
 
 def themed(colour: str) -> str:
