@@ -148,6 +148,13 @@ def test_a_collapsed_seed_is_told_where_its_figure_stands(folder: Path) -> None:
     told = [row(trial, 0.5) | ({"collapse": "it did"} if trial.seed == 0 else {}) for trial in trials]
     write(file, [found for found in told if found["method"] == "ipg"])
     assert _column(folder)[4:7] == ["50.0 ± 0.0 (2, 1 collapsed)", "–", "–"]
+    text = " ".join(headline_table(_found(folder)).split())
+    assert "*Collapsed*: seeds that predict one class for every image, or whose training broke off. On" in text
+
+
+def test_what_broke_off_is_said_only_where_something_did(folder: Path) -> None:
+    text = " ".join(headline_table(_found(folder)).split())
+    assert "*Collapsed*: seeds that predict one class for every image. On photographs" in text
 
 
 def test_the_page_names_rule_machine_and_the_page_with_the_commits(folder: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipg.experiments.arms import Arm, Row, Spread
+from ipg.experiments.arms import Arm, Row, Spread, broke_off
 from ipg.experiments.reproduce.plan import load_reproduction
 from ipg.experiments.reproduce.rows import Measured, all_rows, measure
 from ipg.experiments.tables.rivals import ENDING, contender, ranked
@@ -20,6 +20,7 @@ from ipg.experiments.tables.text import (
     NAMES,
     NONE,
     code,
+    collapse_text,
     figure_text,
     markdown,
     percent,
@@ -234,7 +235,7 @@ def _notes(found: Sequence[Headline]) -> str:
     machines = " and ".join(dict.fromkeys(f"{row['hardware']}, torch {row['versions']['torch']}" for row in rows))
     return (
         "Percent of test images right: mean ± standard deviation (number of seeds). *Worst group*: the lowest accuracy "
-        "among the groups of label and shortcut. *Collapsed*: the seed gives every image the same class. On "
+        f"among the groups of label and shortcut. *Collapsed*: {collapse_text(sum(map(broke_off, rows)))}. On "
         "photographs plain training weights classes, as IPG does, and the network is MobileNetV2 ([its "
         "weights](docs/results.md#the-network-on-photographs)); the published figures are of ResNet-50, and of all of "
         "CelebA. *One protocol*: each method has the same network, pairs and "
