@@ -107,3 +107,14 @@ def test_a_page_without_a_place_is_one_clear_line(project: Path, page: str, caps
 
 def test_the_projects_own_page_is_what_its_rows_give(repo_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check", str(repo_root / "docs" / "speed.md")]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["versions", "commit", "date"])
+def test_a_row_that_does_not_say_where_it_comes_from_enters_no_page(
+    project: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    write(project, [row("steps", "erm", 99.0), row("steps", "ipg", 15.0, **{name: None})])
+    before = (project / "docs" / "speed.md").read_text(encoding="utf-8")
+    assert run(project, "--write") == 2
+    assert f"speed.jsonl: the row of ipg does not name its {name}, so that no table may" in capsys.readouterr().err
+    assert (project / "docs" / "speed.md").read_text(encoding="utf-8") == before

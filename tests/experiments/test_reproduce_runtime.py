@@ -60,6 +60,8 @@ def test_the_table_of_steps_says_where_it_comes_from(tmp_path: Path) -> None:
     assert table.markdown().startswith("Single steps, measured by `ipg bench`:\n\n| step |")
     assert table.notes == ("a machine; torch 9.9, Python 3.99; commit `0123456`.",)
     assert (table.name, table.records[0]["median"], table.records[0]["commit"]) == ("steps", 3.0, "0123456")
+    write_jsonl(tmp_path / "speed.jsonl", [{}, {**step, "value": 3.0}])  # the first is of no benchmark
+    assert step_table(tmp_path) == table
     write_jsonl(tmp_path / "speed.jsonl", [{**step, "value": 4.0, "commit": ""}])
     with pytest.raises(ProvenanceError, match="the row of ipg b32 does not name its commit"):
         step_table(tmp_path)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from experiments.table_rows import DRAWS_THE_SAME, PAGE, arguments, row
+from experiments.table_rows import DRAWS_THE_SAME, PAGE, arguments, row, write
 
 from ipg.experiments.pages import fill
 from ipg.experiments.study import load_study
@@ -89,3 +89,14 @@ def test_a_place_for_a_study_that_is_not_there_is_one_clear_line(
     (project / "README.md").write_text(PAGE.replace("colored_mnist", "colored_mnits"), encoding="utf-8")
     assert main(arguments(project, "--write")) == 2
     assert "has a place for 'colored_mnits', of which there is no study" in capsys.readouterr().err
+
+
+def test_a_measurement_of_speed_that_does_not_name_its_commit_enters_no_page(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = {"benchmark": "steps", "case": "ipg b32", "value": 3.0, "unit": "ms", "baseline": None, "ratio": None}
+    told |= {"hardware": "a machine", "versions": {"torch": "9", "python": "3"}, "commit": None, "date": "2026-01-01"}
+    write(project / "results" / "speed.jsonl", [told])
+    assert main(arguments(project, "--write")) == 2
+    assert "speed.jsonl: the row of ipg b32 does not name its commit" in capsys.readouterr().err
+    assert not (project / "results" / "README.md").exists()

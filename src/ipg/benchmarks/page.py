@@ -16,6 +16,7 @@ from pathlib import Path
 from ipg.benchmarks.figures import TITLES, Curve, draw_growth, growth_data, power
 from ipg.benchmarks.rows import Row, newest, read
 from ipg.experiments.pages import bring_up_to_date, fill, page_parser
+from ipg.experiments.tables.rows import check_provenance
 from ipg.experiments.tables.text import markdown, origin, short
 
 __all__ = ["benchmark_table", "growth_table", "pages"]
@@ -113,7 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
 
     def make(page: Path) -> dict[Path, str]:
-        return pages(page, read(given.rows or page.resolve().parents[1] / "results" / "speed.jsonl"))
+        file = given.rows or page.resolve().parents[1] / "results" / "speed.jsonl"
+        rows = read(file)
+        check_provenance(rows, file)
+        return pages(page, rows)
 
     return bring_up_to_date(parser.prog, given, make)
 

@@ -24,7 +24,7 @@ from ipg.experiments.study import STUDIES
 from ipg.experiments.summary import FILE, summary_text
 from ipg.experiments.tables.long import results_page
 from ipg.experiments.tables.rivals import ENDING, rivals_table
-from ipg.experiments.tables.rows import measured
+from ipg.experiments.tables.rows import check_provenance, measured
 from ipg.experiments.tables.short import dataset_table, photographs_table
 
 __all__ = ["main"]
@@ -67,6 +67,7 @@ def _pages(readme: Path, results: Path, studies: Path) -> dict[Path, str]:
     if PICTURE.as_posix() in texts[readme]:
         made[readme.parent / PICTURE] = headline_figure(headlines)
     speed = read_rows(results / "speed.jsonl")
+    check_provenance(speed, results / "speed.jsonl")
     pages = made | {results / "README.md": results_page(known, figures, speed)}
     package = readme.parent / "src" / "ipg" / "experiments"
     return pages | ({package / FILE: summary_text(results)} if package.is_dir() else {})

@@ -60,7 +60,7 @@ def step_table(results: Path) -> Table | None:
         ProvenanceError: a row does not say where it comes from.
     """
     file = results / "speed.jsonl"
-    rows = [row for row in read_rows(file) if row["benchmark"] in STEPS and row["ideal"]]
+    rows = [row for row in read_rows(file) if row.get("benchmark") in STEPS and row.get("ideal")]
     check_provenance(rows, file)
     latest = {(row["hardware"], row["case"], row["unit"]): row for row in rows}
     if not latest:
