@@ -15,7 +15,7 @@ STAGES = (
         "guidance", "forward", "comparison", "condition", "pace", "paired", "records", "modes", "settings", "gradients",
         "collectives", "watch", "rationale",
     },
-    {"config", "coercion", "files", "restarts", "seeds", "words"},
+    {"config", "coercion", "files", "restarts", "seeds", "threads", "words"},
     {"data"},
     {"models"},
     {"pairs"},

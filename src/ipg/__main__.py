@@ -7,11 +7,14 @@ import signal
 import sys
 from types import FrameType
 
+from ipg.threads import let_threads_sleep
+
 __all__ = ["main"]
 
 
 def main() -> None:
     """Run the command line."""
+    let_threads_sleep()
     heard = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:

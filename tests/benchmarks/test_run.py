@@ -86,6 +86,15 @@ def test_loading_is_compared_with_images_that_are_ready() -> None:
     assert rows["small_cnn resident"]["ratio"] == pytest.approx(values[0] / values[1])
 
 
+@pytest.mark.slow
+def test_threads_are_measured_in_processes_of_their_own_beside_others_and_without() -> None:
+    baselines = {row["case"]: row["baseline"] for row in quick("threads")}
+    waits = ("sleeping", "one thread")
+    assert {case: baseline for case, baseline in baselines.items() if baseline} == {
+        f"{state} {wait}": f"{state} spinning" for state in ("idle", "busy") for wait in waits
+    }
+
+
 def test_a_gpu_is_not_measured_where_there_is_none() -> None:
     assert list(run("gpu", CPU, quick=True)) == list(run("pretrained", CPU, quick=True)) == []
 
@@ -100,7 +109,7 @@ def test_what_a_gpu_is_measured_with_runs(kind: Kind) -> None:
 
 
 def test_every_benchmark_is_tested_here() -> None:
-    here = {"distances", "steps", "loops", "growth", "gpu", "pretrained", "loading", "evaluation", "startup"}
+    here = {"distances", "steps", "loops", "growth", "gpu", "pretrained", "loading", "evaluation", "startup", "threads"}
     assert set(BENCHMARKS) == here
 
 
@@ -111,6 +120,10 @@ def test_names_are_those_there_are() -> None:
         chosen(["steps", "step"])
 
 
-def test_interpreters_start_on_the_cpu() -> None:
-    assert place("startup", torch.device("meta")) == CPU
+@pytest.mark.parametrize("name", ["startup", "threads"])
+def test_processes_are_measured_on_the_cpu(name: str) -> None:
+    assert place(name, torch.device("meta")) == CPU
+
+
+def test_others_are_measured_where_they_are_asked_to_be() -> None:
     assert place("steps", torch.device("meta")) == torch.device("meta")

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from forking import Template
 
+from ipg.threads import SPINS
+
 
 def test_python_m_ipg_and_its_exit_statuses(process) -> None:
     done = process("--version")
@@ -29,6 +31,18 @@ def test_the_command_is_installed_and_is_the_same_program() -> None:
     ipg = Path(sys.executable).with_name("ipg")
     done = subprocess.run([str(ipg), "--version"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, f"ipg {version('invariance-pair-guidance')}\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs GNU's OpenMP, which torch brings along on Linux")
+@pytest.mark.parametrize(
+    ("given", "spins"), [({}, SPINS), ({"GOMP_SPINCOUNT": "7"}, 7), ({"OMP_WAIT_POLICY": "PASSIVE"}, 0)]
+)
+def test_threads_sleep_soon_unless_the_environment_says_how_they_wait(
+    process, given: dict[str, str], spins: int
+) -> None:
+    done = process("methods", "joint", env={**os.environ, "OMP_DISPLAY_ENV": "VERBOSE", **given})
+    assert done.code == 0, done
+    assert re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.err) == [str(spins)]
 
 
 def test_a_terminal_without_greek_letters(process) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from ipg.benchmarks import distances, evaluation, gpu, growth, loading, loops, pretrained, startup, steps
+from ipg.benchmarks import distances, evaluation, gpu, growth, loading, loops, pretrained, startup, steps, threads
 from ipg.benchmarks.measure import Measurement
 from ipg.benchmarks.rows import Row, row
 
@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, Callable[..., Iterable[Measurement]]] = {
     "loading": loading.measure,
     "evaluation": evaluation.measure,
     "startup": startup.measure,
+    "threads": threads.measure,
 }
 """Each takes a device and `quick`, and yields measurements as they are made."""
 
@@ -36,7 +37,7 @@ def chosen(names: Iterable[str] | None) -> list[str]:
 
 def place(name: str, device: torch.device) -> torch.device:
     """The device that a benchmark says something of."""
-    return torch.device("cpu") if name == "startup" else device
+    return torch.device("cpu") if name in ("startup", "threads") else device
 
 
 def run(name: str, device: torch.device, *, quick: bool = False) -> Iterator[Row]:

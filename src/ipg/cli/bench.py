@@ -30,8 +30,8 @@ def bench(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Which: distances, steps, loops, growth, gpu, pretrained, loading, evaluation, startup; all by "
-            "default.",
+            help="Which: distances, steps, loops, growth, gpu, pretrained, loading, evaluation, startup, "
+            "threads; all by default.",
             metavar="NAME",
             show_default=False,
         ),
