@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from ipg.data.check import Report, check_files, check_table
 from ipg.data.folder import read
@@ -43,7 +44,8 @@ def test_counts(photos: Write) -> None:
     assert (plain["data"], plain["images"], plain["broken"]) == ("photos", 24, False)
     assert {"split": "test", "label": "dog", "attribute": "red", "images": 2} in plain["counts"]
     assert len(plain["counts"]) == 12
-    assert {finding["name"] for finding in plain["findings"]} == {"small groups in validation", "small groups in test"}
+    groups = {"small groups in validation", "small groups in test"}
+    assert {finding["name"] for finding in plain["findings"]} == {"edges cut off"} | groups
 
 
 def test_unreadable_images(photos: Write) -> None:
@@ -182,3 +184,27 @@ def test_groups_that_are_of_one_label_each_are_no_shortcut(photos: Write) -> Non
     cells = {(row["label"], row["attribute"]) for row in report.to_json()["counts"]}
     assert cells == {("cat", f"group {n}") for n in (1, 2, 3)} | {("dog", f"group {n}") for n in (1, 2)}
     assert any("manx is group 1 of cat" in finding.meaning for finding in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "share"), [(60, 90, "33%"), (90, 60, "33%"), (160, 40, "75%"), (80, 60, None), (60, 60, None)]
+)
+def test_files_of_which_much_is_cut_off(tmp_path: Path, write_csv, width: int, height: int, share: str | None) -> None:
+    for number in range(6):
+        Image.new("RGB", (width, height), (40 * number, 0, 0)).save(tmp_path / f"{number}.png")
+    rows = [(f"{number}.png", ("cat", "dog")[number % 2]) for number in range(6)]
+    write_csv(tmp_path / "photos.csv", ["path", "label"], rows)
+    found = [one for one in check_files(read(tmp_path / "photos.csv")).findings if one.name == "edges cut off"]
+    assert len(found) == (share is not None)
+    for one in found:
+        assert one.severity == "note"
+        assert f"are {width} by {height} pixels: the square in their middle is kept, and {share} of" in one.meaning
+
+
+def test_the_worst_comes_first(photos: Write, tmp_path: Path) -> None:
+    path = photos(image=lambda n: 0 if n == 8 else n)
+    (tmp_path / "03.png").write_bytes(b"")
+    report = check_files(read(path))
+    order = [("error", "warning", "note").index(finding.severity) for finding in report.findings]
+    assert order == sorted(order)
+    assert set(order) == {0, 1, 2}

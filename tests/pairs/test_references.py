@@ -6,7 +6,9 @@ import pytest
 import torch
 from PIL import Image
 
+from ipg.data.decode import Fit, decode
 from ipg.data.errors import DataError
+from ipg.data.load import load
 from ipg.data.table import ImageTable
 from ipg.pairs.references import References, name_of, to_rgb
 from ipg.pairs.rows import Pair
@@ -96,3 +98,38 @@ def test_sources(shapes, tmp_path: Path) -> None:
     assert references.sources(Pair(f"data:{first}", "a.png", "disc", "train")) == [1, 1]
     assert references.sources(Pair("a.png", "b.png", "disc", "train", made_of=(second, first))) == [5, 5]
     assert references.sources(Pair("a.png", "b.png", "disc", "train")) == [-1, -1]
+
+
+def of_photographs(home: Path) -> ImageTable:
+    """Upright photographs that are no squares, as data of one's own."""
+    random = np.random.default_rng(1)
+    for number in range(4):
+        place = home / ("cat", "dog")[number % 2] / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (90, 60, 3), dtype=np.uint8)).save(place)
+    return load(str(home), size=16)
+
+
+def test_files_that_are_no_squares_become_so_as_those_of_the_data_did(tmp_path: Path) -> None:
+    """Or a pair would show what its network never sees: a mark at an edge, perhaps."""
+    table = of_photographs(tmp_path / "photos")
+    references = References(tmp_path, table)
+    assert table.names is not None
+    for row, name in enumerate(table.names):
+        assert torch.equal(references.image(f"photos/{name}"), table.images[row])
+    assert torch.equal(References(tmp_path, size=16).image(f"photos/{table.names[0]}"), table.images[0])
+
+
+@pytest.mark.parametrize(
+    ("fit", "taken"), [("crop", "crop"), ("squeeze", "squeeze"), ("zoom", "squeeze"), (None, "crop")]
+)
+def test_files_of_pairs_are_no_larger_than_what_was_kept_of_the_data(
+    tmp_path: Path, fit: Fit | None, taken: Fit
+) -> None:
+    table = replace(of_photographs(tmp_path / "photos"), fit=fit)
+    assert table.names is not None
+    name = f"photos/{table.names[0]}"
+    expected = decode((tmp_path / name).read_bytes(), size=16, fit=taken)
+    assert np.array_equal(References(tmp_path, table).image(name).numpy(), expected)
+    squeezed = decode((tmp_path / name).read_bytes(), size=16, fit="squeeze")
+    assert np.array_equal(References(tmp_path, table, fit="squeeze").image(name).numpy(), squeezed)

@@ -172,9 +172,7 @@ def _on_pairs(
     for name in sorted({manifest.pairs[row].split for row in rows}):
         of_split = [manifest.pairs[row] for row in rows if manifest.pairs[row].split == name]
         check_size(manifest, of_split, name, classifier.shape[-1])
-    references = References(
-        manifest.folder, table, size=classifier.shape[-1], fit="squeeze" if classifier.fit == "zoom" else classifier.fit
-    )
+    references = References(manifest.folder, table, size=classifier.shape[-1], fit=classifier.fit)
     predicted = _predict_members(classifier, manifest, rows, references)
     pairs = [manifest.pairs[row] for row in rows]
     classes = classifier.classes

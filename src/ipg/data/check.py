@@ -27,8 +27,14 @@ FEW = 100
 """Groups with fewer images give coarse accuracies."""
 LOOKED_AT = 200
 """About how many files are asked for their size."""
+MUCH = 0.3
+"""The share of a longer side that is a lot to cut off; photographs of 4 to 3 lose a quarter."""
 LEAST_GAP = 0.1
 """How much more frequent an attribute has to be in a class than in the others to be called a shortcut."""
+
+
+ORDER = ("error", "warning", "note")
+"""Of findings: the worst first."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +98,11 @@ def check_files(listing: Listing, *, size: int | None = None) -> Report:
         meaning = "Training refuses data with images that cannot be decoded: replace the files, or remove their rows."
         findings.append(Finding("error", "unreadable images", meaning, items))
     counts = _counts(listing, len(SPLITS))
+    sizes = _sizes(listing)
     if size is None:
-        findings += _about_size(listing)
+        findings += _about_size(listing.size, sizes)
+    if listing.fit == "crop":
+        findings += _about_edges(sizes)
     findings += _about_labels(listing)
     findings += _about_copies(listing, table)
     findings += _about_counts(counts, SPLITS, listing.classes, listing.attributes, nested=listing.nested)
@@ -107,23 +116,44 @@ def check_files(listing: Listing, *, size: int | None = None) -> Report:
         classes=listing.classes,
         attributes=listing.attributes,
         counts=counts,
-        findings=tuple(findings),
+        findings=tuple(sorted(findings, key=lambda finding: ORDER.index(finding.severity))),
         impossible=frozenset((label, attribute) for label, attribute in nowhere),
     )
 
 
-def _about_size(listing: Listing) -> Iterator[Finding]:
-    """Whether most files are smaller than the images that are made of them, by a few from all over."""
+def _sizes(listing: Listing) -> list[tuple[int, int]]:
+    """Width and height of a few files from all over."""
     step = max(1, len(listing.files) // LOOKED_AT)
-    sizes = [found for name in listing.files[::step] if (found := _size(listing.source, name)) is not None]
+    return [found for name in listing.files[::step] if (found := _size(listing.source, name)) is not None]
+
+
+def _about_size(side: int, sizes: Sequence[tuple[int, int]]) -> Iterator[Finding]:
+    """Whether most files are smaller than the images that are made of them."""
     sides = sorted(min(found) for found in sizes)
-    if not sides or (middle := sides[len(sides) // 2]) >= listing.size:
+    if not sides or (middle := sides[len(sides) // 2]) >= side:
         return
-    (width, height), count = Counter(sizes).most_common(1)[0]
-    alike = 2 * count > len(sizes)
-    what = f"are {width} by {height} pixels" if alike else f"have sides of about {middle} pixels or less"
-    meaning = f"Most files {what} and are enlarged to {listing.size}: `--size {middle}` trains faster on them."
+    what = _most(sizes) or f"have sides of about {middle} pixels or less"
+    meaning = f"Most files {what} and are enlarged to {side}: `--size {middle}` trains faster on them."
     yield Finding("note", "small images", meaning)
+
+
+def _about_edges(sizes: Sequence[tuple[int, int]]) -> Iterator[Finding]:
+    """Whether much of most files lies outside the square in their middle."""
+    lost = sorted(1 - min(found) / max(found) for found in sizes)
+    if not lost or (middle := lost[len(lost) // 2]) < MUCH:
+        return
+    what = _most(sizes) or "are far from square"
+    meaning = (
+        f"Most files {what}: the square in their middle is kept, and {middle:.0%} of their length is cut off. If the "
+        f"object or the shortcut lies there, pad the files to squares, those of pairs as well."
+    )
+    yield Finding("note", "edges cut off", meaning)
+
+
+def _most(sizes: Sequence[tuple[int, int]]) -> str:
+    """What most files are, where they are alike."""
+    (width, height), count = Counter(sizes).most_common(1)[0]
+    return f"are {width} by {height} pixels" if 2 * count > len(sizes) else ""
 
 
 def _size(source: Source, name: str) -> tuple[int, int] | None:

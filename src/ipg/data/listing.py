@@ -69,6 +69,7 @@ class Listing:
             attributes=self.attributes,
             names=self.files,
             drawn=self.drawn,
+            fit=self.fit,
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ipg.data.decode import Fit
 from ipg.words import did_you_mean
 
 __all__ = ["ImageTable"]
@@ -35,6 +36,8 @@ class ImageTable:
     """The file of every row, relative to the data's folder; None for images that come from none."""
     drawn: int | None = None
     """The `split_seed` that drew the split; None where the data brings one."""
+    fit: Fit | None = None
+    """How its files became square, as those of pairs then do; None for images that come from none."""
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:

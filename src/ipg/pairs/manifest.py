@@ -32,14 +32,17 @@ from ipg.pairs.rows import Manifest, Pair
 __all__ = ["Manifest", "Pair", "check_size", "check_usable", "load_pairs"]
 
 
-def load_pairs(path: str | PathLike[str], table: ImageTable, *, split: str = "train", fit: Fit = "squeeze") -> PairSet:
+def load_pairs(
+    path: str | PathLike[str], table: ImageTable, *, split: str = "train", fit: Fit | None = None
+) -> PairSet:
     """The pairs of a manifest that are of `split` and not rejected, at the size of `table` and on its classes.
 
     Args:
         path: the manifest, or the folder it is in.
         table: the data set that the pairs belong to.
         split: `train` to guide by, `validation` to hold out.
-        fit: how files beside the manifest become square; those of `ipg pairs build` are.
+        fit: how files beside the manifest become square; as those of the data did where not given. Those of `ipg pairs
+            build` are square.
 
     Returns:
         An empty set where no pair is of `split`.

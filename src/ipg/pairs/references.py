@@ -28,13 +28,13 @@ class References:
         folder: what files are relative to; none may lie outside.
         table: the data set; without one `data:` leads nowhere and images are RGB.
         size: the side of images without a data set; with one it is the data set's.
-        fit: how files become square; those that `ipg pairs build` writes are.
+        fit: how files become square; as those of the data set did where not given, without one as one's own images do.
     """
 
     def __init__(
-        self, folder: Path, table: ImageTable | None = None, *, size: int | None = None, fit: Fit = "squeeze"
+        self, folder: Path, table: ImageTable | None = None, *, size: int | None = None, fit: Fit | None = None
     ) -> None:
-        self.table, self.fit = table, fit
+        self.table, self.fit = table, _fit_of_pairs(fit or (table.fit if table is not None else None) or "crop")
         self.source = FolderSource(folder)
         self.shape = (3, size or SIZE, size or SIZE) if table is None else tuple(table.images.shape[1:])
         self._rows = {} if table is None else {name_of(table, row): row for row in range(len(table))}
@@ -100,6 +100,14 @@ class References:
             return decode(self.source.read(found), size=self.shape[-1], fit=self.fit)
         except DataError as error:
             raise DataError(f"{reference}: {error}") from error
+
+
+def _fit_of_pairs(fit: Fit) -> Fit:
+    """How files of pairs become square beside images that became so by `fit`; those of `ipg pairs build` are already.
+
+    What is cut off in a `zoom` has been cut off from these: they are no larger than what was kept.
+    """
+    return "squeeze" if fit == "zoom" else fit
 
 
 def name_of(table: ImageTable, row: int) -> str:
