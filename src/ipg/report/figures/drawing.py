@@ -144,7 +144,8 @@ def titled(title: str, detail: str, width: int, height: int) -> tuple[Figure, Ax
 
 def wrapped(text: str, room: float, size: float, weight: str = "normal", *, most: int) -> list[str]:
     """`text` in at most so many lines of `room` pixels, broken between words where it can be, the last one cut."""
-    left, found = clean(text)[:500].rstrip(), []
+    left = clean(text)[:500].rstrip()
+    found: list[str] = []
     while left and len(found) < most - 1 and text_width(left, size, weight) > room:
         ends = [end for end in range(1, len(left)) if left[end] == " "]
         fits = [end for end in ends if text_width(left[:end], size, weight) <= room]
