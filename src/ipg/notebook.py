@@ -31,7 +31,7 @@ from ipg.training.folder import FolderError, RunFolder
 from ipg.training.listeners import Listener
 from ipg.training.loop import Outcome, train
 from ipg.training.materials import Materials, gather
-from ipg.training.rows import wrong_in_rows
+from ipg.training.rows import wrong_in_result, wrong_in_rows
 from ipg.training.start import as_started
 from ipg.whereabouts import find_data, find_file
 from ipg.words import times
@@ -147,8 +147,8 @@ class Run:
         if (found := home.finished()) is None:
             raise home.unfinished()
         weights, rows, result = found
-        if not result.keys() >= {"config", "metrics", "versions", "hardware", "commit", "date"}:
-            raise home.damaged(home.result)
+        if wrong := wrong_in_result(result):
+            raise home.damaged(home.result, wrong)
         if wrong := wrong_in_rows(rows):
             raise home.damaged(home.metrics, wrong)
         there = origin.get("started_in")

@@ -151,6 +151,25 @@ def test_rows_of_a_time_without_digests_are_checked(assert_refused, finished: Pa
         assert_refused(*line, finished, says=says)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("metrics", {"groups": {"a": 3}}, "metrics, groups, a is 3; expected an object"),
+        ("metrics", {"groups": {"a": {"accuracy": 0.5}}}, "it has no metrics, groups, a, count"),
+        ("versions", [], "versions is []; expected an object"),
+        ("selection", {}, "selection is {}; expected a text, or null"),
+    ],
+)
+def test_a_result_of_a_time_without_digests_is_checked(
+    assert_refused, finished: Path, name: str, value: object, says: str
+) -> None:
+    file = finished / "result.json"
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), name: value}), encoding="utf-8")
+    (finished / "done").write_text("", encoding="utf-8")
+    for line in (["evaluate"], ["report"]):
+        assert_refused(*line, finished, says=(f"{file} is damaged: {says}", f"Delete {finished / 'done'} and run"))
+
+
 def test_damage_to_a_finished_run_comes_with_its_remedy(assert_refused, finished: Path) -> None:
     for text in ("{", ""):
         (finished / "metrics.jsonl").write_text(text, encoding="utf-8")

@@ -16,8 +16,8 @@ from ipg.data.table import ImageTable
 from ipg.evaluation.doctor.diagnosis import diagnose, key_numbers
 from ipg.evaluation.doctor.log import RunLog
 from ipg.notebook import fit
-from ipg.training.folder import RunFolder
-from ipg.training.rows import wrong_in_failure, wrong_in_rows
+from ipg.training.folder import RunFolder, read_json
+from ipg.training.rows import wrong_in_failure, wrong_in_result, wrong_in_rows
 
 ODD: list[Any] = [None, True, -1, 2.5, math.nan, math.inf, 10**400, "text", "", [], ["x"], {}, {"a": 1}]
 
@@ -68,6 +68,19 @@ def test_no_alteration_is_told_in_the_words_of_python(logged: RunFolder) -> None
                 assert all(isinstance(finding.meaning, str) for finding in diagnose(log))
                 json.dumps(key_numbers(log))
     assert named > 500
+
+
+def test_a_result_is_told_from_what_is_none(logged: RunFolder) -> None:
+    result = read_json(logged.result)
+    assert wrong_in_result(result) is None
+    assert wrong_in_result({**result, "metrics": None}) is None
+    for name in ("config", "metrics", "versions", "hardware", "commit", "date"):
+        assert wrong_in_result({key: value for key, value in result.items() if key != name}) == f"it has no {name}"
+    altered = copy.deepcopy(result)
+    group = next(iter(altered["metrics"]["groups"]))
+    altered["metrics"]["groups"][group]["accuracy"] = "all"
+    expected = f'metrics, groups, {group}, accuracy is "all"; expected a number from 0 to 1, or null'
+    assert wrong_in_result(altered) == expected
 
 
 @pytest.mark.parametrize("step", [3, 0])

@@ -1,4 +1,4 @@
-"""The rows of `metrics.jsonl`, and what their readers count on; and what a failed run has left to say.
+"""What readers of a run count on: in the rows of `metrics.jsonl`, in its result, and in what a failed run has to say.
 
 Who reads them back may meet a file that a hand, a disk or another program has altered. What a row leaves out is not
 missed, but for `epoch`, `step` and `train`; what it has must be of the kind that a run writes.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["wrong_in_failure", "wrong_in_rows"]
+__all__ = ["wrong_in_failure", "wrong_in_result", "wrong_in_rows"]
 
 Kind = tuple[Callable[[Any], bool], str]
 """Whether a value is of it, and what to call it."""
@@ -67,8 +67,20 @@ SPLIT: Mapping[str, Kind] = {
     "predicted_classes": _or_null(COUNT),
     "groups": _or_null(OBJECT),
     "environments": _or_null(OBJECT),
+    "pair_disagreement": SHARE,
 }
+"""Of images of a split, in a row or in the result."""
 PART: Mapping[str, Kind] = {"accuracy": SHARE, "count": COUNT}
+RESULT: Mapping[str, Kind] = {
+    "config": OBJECT,
+    "selection": _or_null(TEXT),
+    **dict.fromkeys(("selected_epoch", "refitted_epoch"), _or_null(EPOCH)),
+    **dict.fromkeys(("metrics", "last_metrics"), _or_null(OBJECT)),
+    **dict.fromkeys(("seconds", "preparing_seconds"), NUMBER),
+    "restarted": COUNT,
+    "versions": OBJECT,
+    **dict.fromkeys(("hardware", "commit", "date"), _or_null(TEXT)),
+}
 FAILURE: Mapping[str, Kind] = {"kind": TEXT, "message": TEXT, "step": COUNT, "restarts": COUNT}
 
 
@@ -80,6 +92,11 @@ def wrong_in_rows(rows: Sequence[Mapping[str, Any]]) -> str | None:
     return None
 
 
+def wrong_in_result(result: Mapping[str, Any]) -> str | None:
+    """The same of what a `result.json` says."""
+    return next(_of_result(result), None)
+
+
 def wrong_in_failure(said: Mapping[str, Any]) -> str | None:
     """The same of what a `failure.json` says."""
     return next(_of(said, FAILURE, needed=("kind", "step")), None)
@@ -89,13 +106,22 @@ def _of_row(row: Mapping[str, Any]) -> Iterator[str]:
     yield from _of(row, ROW, needed=NEEDED)
     yield from _of(row["train"], dict.fromkeys(row["train"], NUMBER), inside="train")
     for split in ("validation", "test"):
-        found = row.get(split) or {}
-        yield from _of(found, SPLIT, inside=split)
-        for parts in ("groups", "environments"):
-            named = found.get(parts) or {}
-            yield from _of(named, dict.fromkeys(named, OBJECT), inside=f"{split}, {parts}")
-            for name, part in named.items():
-                yield from _of(part, PART, inside=f"{split}, {parts}, {name}", needed=tuple(PART))
+        yield from _of_split(row.get(split) or {}, split)
+
+
+def _of_result(result: Mapping[str, Any]) -> Iterator[str]:
+    yield from _of(result, RESULT, needed=("config", "metrics", "versions", "hardware", "commit", "date"))
+    for name in ("metrics", "last_metrics"):
+        yield from _of_split(result.get(name) or {}, name)
+
+
+def _of_split(found: Mapping[str, Any], inside: str) -> Iterator[str]:
+    yield from _of(found, SPLIT, inside=inside)
+    for parts in ("groups", "environments"):
+        named = found.get(parts) or {}
+        yield from _of(named, dict.fromkeys(named, OBJECT), inside=f"{inside}, {parts}")
+        for name, part in named.items():
+            yield from _of(part, PART, inside=f"{inside}, {parts}, {name}", needed=tuple(PART))
 
 
 def _of(
