@@ -128,8 +128,10 @@ def test_larger_files_are_brought_to_the_size_of_the_data_as_its_images_are(fold
     row = shapes.rows("train")[0]
     Image.fromarray(shapes.table.images[row].permute(1, 2, 0).numpy()).save(folder / "0.png")
     made_at(folder, size=48)
-    found = load_pairs(write(folder, pair(shapes, 0)), shapes.listing.table(24))
-    assert torch.equal(found.first, found.second)
+    path = write(folder, pair(shapes, 0), pair(shapes, 1))
+    with pytest.warns(UserWarning, match="1 of 2 pairs of train show the same image twice at 24 pixels"):
+        found = load_pairs(path, shapes.listing.table(24))
+    assert torch.equal(found.first[0], found.second[0])
 
 
 def test_pairs_of_another_draw_of_the_split(folder: Path, shapes) -> None:
@@ -153,3 +155,12 @@ def test_pairs_of_another_draw_of_the_split(folder: Path, shapes) -> None:
     with pytest.raises(ProblemsError) as caught:
         load_pairs(path, shapes.table)
     assert "split_seed" not in str(caught.value)
+
+
+def test_pairs_without_a_difference_are_told(folder: Path, shapes) -> None:
+    same = pair(shapes, 0, second=f"data:{shapes.name(shapes.rows('train')[0])}")
+    path = write(folder, same, pair(shapes, 1))
+    with pytest.warns(UserWarning, match=r"1 of 2 pairs of train show the same image twice at 48 pixels and teach"):
+        assert len(load_pairs(path, shapes.table)) == 2
+    with pytest.raises(DataError, match=r"all 2 pairs of train show the same image twice at 48 pixels, and teach"):
+        load_pairs(write(folder, same, same), shapes.table)

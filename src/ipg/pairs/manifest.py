@@ -12,11 +12,13 @@ the labels of the members were taken down one by one. Further columns are kept a
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from os import PathLike
 
 import torch
+from torch import Tensor
 
 from ipg.data.decode import Fit
 from ipg.data.errors import DataError, ProblemsError
@@ -28,6 +30,7 @@ from ipg.pairs.pairset import PairSet
 from ipg.pairs.record import read_record, size_of
 from ipg.pairs.references import References
 from ipg.pairs.rows import Manifest, Pair
+from ipg.words import number_of
 
 __all__ = ["Manifest", "Pair", "check_size", "check_usable", "load_pairs"]
 
@@ -77,6 +80,7 @@ def load_pairs(
         problems += [f"{manifest.where(row)}: {reason}" for reason in wrong]
     if problems:
         raise ProblemsError(problems)
+    _warn_of_same(manifest, split, first, second)
     return PairSet(
         first=first,
         second=second,
@@ -96,6 +100,28 @@ def _usable(manifest: Manifest, split: str) -> list[tuple[int, Pair]]:
             f"{manifest.path}: all {len(chosen):,} pairs of {split} are rejected; `ipg pairs show` shows why"
         )
     return rows
+
+
+def _warn_of_same(manifest: Manifest, split: str, first: Tensor, second: Tensor) -> None:
+    """Tell of pairs without a difference: they teach nothing, and agree whatever a network does.
+
+    Raises:
+        DataError: none has one.
+    """
+    alike = (first == second).flatten(1).all(dim=1)
+    if not (same := int(alike.sum())):
+        return
+    seen = f"show the same image twice at {first.shape[-1]} pixels"
+    if same == len(first):
+        raise DataError(
+            f"{manifest.path}: all {same:,} pairs of {split} {seen}, and teach nothing: what their members differ in is "
+            f"too small for that size, or cut off where files are made square"
+        )
+    warnings.warn(
+        f"{manifest.path}: {same:,} of {number_of(len(first), 'pair')} of {split} {seen} and teach nothing; "
+        f"`ipg pairs audit` rejects them",
+        stacklevel=3,  # beyond `load_pairs`
+    )
 
 
 def check_usable(path: str | PathLike[str], side: int) -> None:
