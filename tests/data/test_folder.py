@@ -213,6 +213,26 @@ def test_all_that_is_wrong_with_a_table_is_said_at_once(table, photos: Path) -> 
     assert len(said) == 7
 
 
+def test_images_that_are_all_elsewhere(table, photos: Path) -> None:
+    place = table(path=lambda n: f"none/{n}.jpg")
+    with pytest.raises(ProblemsError) as error:
+        read(place)
+    first, second, *_ = error.value.problems
+    assert first.endswith(
+        f"there is no image 'none/0.jpg' in {photos}, nor any other; say where they are with --data-path"
+    )
+    assert second.endswith(f"there is no image 'none/1.jpg' in {photos}")
+
+
+def test_splits_by_another_name_are_pointed_out(table) -> None:
+    """Or images that are meant for the test would be trained on, and nobody would know."""
+    place = table(split=lambda n: ("Train", "val", "test")[n % 3])
+    text = place.read_text(encoding="utf-8")
+    header, rest = text.split("\n", 1)
+    place.write_text(header.replace("split", "Teil") + "\n" + rest, encoding="utf-8")
+    assert "the column Teil holds splits (test, train and val): call it split to use it" in read(place).notes
+
+
 def test_a_thousand_problems_make_a_short_message(table) -> None:
     place = table(rows=40, path=lambda n: f"none/{n}.jpg")
     with pytest.raises(ProblemsError, match=r"; … and 30 more$") as error:

@@ -123,6 +123,7 @@ def _of_columns(
     if "split" in columns:
         split = torch.tensor([SPLIT_NAMES[text.lower()] for text in columns["split"]])
     notes = list(_unused(extra, attribute))
+    notes += [] if "split" in columns else _like_splits(columns, extra)
     environment = torch.zeros_like(labels[0])
     if "environment" in roles:
         environment, names = numbered(columns[roles["environment"]])
@@ -133,12 +134,17 @@ def _of_columns(
 
 
 def _elsewhere(columns: Columns, name: str, home: Path, problems: list[str]) -> list[str]:
-    """What is wrong with the paths: one line where none is in `home` and all are in the working directory."""
+    """What is wrong with the paths: one line where none is in `home` and all are in the working directory.
+
+    Where none is in either, the first of many says what to do.
+    """
     here = FolderSource(Path())
     try:
         there = len(problems) == len(columns) and all(path and here.find(path) for path in columns[name])
     except DataError:  # a path leads out of it
         there = False
+    if not there and len(problems) == len(columns) > 1:
+        return [f"{problems[0]}, nor any other; say where they are with --data-path", *problems[1:]]
     if not there:
         return problems
     return [
@@ -187,6 +193,15 @@ def _unused(extra: Sequence[str], attribute: Attribute) -> Iterator[str]:
         yield f"columns that are not used: {', '.join(name or 'one without a name' for name in extra)}{hint}"
     if attribute.note:
         yield attribute.note
+
+
+def _like_splits(columns: Columns, extra: Sequence[str]) -> Iterator[str]:
+    """Columns that tell splits by another name: what they hold out would be trained on."""
+    words = {name for name in SPLIT_NAMES if name.isalpha()}
+    for name in filter(None, extra):
+        told = {text.lower() for text in columns[name]}
+        if len(told) > 1 and told <= words:
+            yield f"the column {name} holds splits ({listed(sorted(told))}): call it split to use it"
 
 
 def _read_folders(place: Path, source: Source, reading: Reading) -> Listing:

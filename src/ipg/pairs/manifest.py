@@ -114,8 +114,8 @@ def _warn_of_same(manifest: Manifest, split: str, first: Tensor, second: Tensor)
     seen = f"show the same image twice at {first.shape[-1]} pixels"
     if same == len(first):
         raise DataError(
-            f"{manifest.path}: all {same:,} pairs of {split} {seen}, and teach nothing: what their members differ in is "
-            f"too small for that size, or cut off where files are made square"
+            f"{manifest.path}: all {same:,} pairs of {split} {seen}, and teach nothing: what their members differ in "
+            f"is too small for that size, or cut off where files are made square"
         )
     warnings.warn(
         f"{manifest.path}: {same:,} of {number_of(len(first), 'pair')} of {split} {seen} and teach nothing; "
