@@ -137,3 +137,13 @@ def test_margins_of_other_networks_are_those_of_the_rows(repo_root: Path) -> Non
     assert f"({least} % against {most})" in plain
     assert f"but {min(apart['train']):.0f} to {max(apart['train']):.0f} % of held-out pairs still disagree" in plain
     assert f"(`eval`) {min(apart['eval']):.0f} to {max(apart['eval']):g} % do" in plain
+
+
+def test_what_sleeping_threads_cost_and_save_is_what_the_rows_have(repo_root: Path) -> None:
+    rows = newest(read(repo_root / "results" / "speed.jsonl"), "AMD EPYC, 2 threads")
+    of = {case: row for (benchmark, case, _, _), row in rows.items() if benchmark == "threads"}
+    cost, saved = (of["idle sleeping"]["ratio"] - 1, 1 - of["busy sleeping"]["ratio"])
+    high = [of[f"busy {wait}"]["high"] for wait in ("spinning", "sleeping")]
+    text = words(repo_root, "speed.md")
+    assert f"Sleeping costs {cost:.0%} where nothing else runs and saves {saved:.0%}".replace("%", " %") in text
+    assert f"upper quartile falls from {high[0]:.0f} to {high[1]:.0f} ms" in text

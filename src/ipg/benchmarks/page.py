@@ -28,6 +28,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "gpu": ("gpu", "pretrained", "loading", "trials"),
     "rest": ("evaluation", "startup"),
     "growth": ("growth",),
+    "threads": ("threads",),
 }
 """Names of tables, and the benchmarks whose rows are in them."""
 MISSING = "Not measured yet."

@@ -50,8 +50,7 @@ def bench(
 ) -> None:
     """Measure speed and memory. Cases take turns, so ratios hold under some load; times do not.
 
-    Close other programs first, or give --threads 1: threads that wait for each other on a busy core can take a hundred
-    times as long.
+    Close other programs first, or give --threads 1: threads wait for each other, and on a busy core that takes longer.
     """
     import torch
 

@@ -16,9 +16,6 @@ EXAMPLES = """
 `ipg demo`: clothes whose colour gives the class away; embedded, half a minute on two cores
 
 `ipg demo --data colored-mnist --mnist mnist.npz`: the paper's ColoredMNIST; minutes on a GPU, hours on a CPU
-
-**On a CPU that other programs use** set `OMP_NUM_THREADS=1`: threads that wait for each other there can take many times
-as long as one alone.
 """
 
 FASHION: dict[str, Any] = {

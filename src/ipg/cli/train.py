@@ -32,9 +32,6 @@ that share a network too large for each
 
 **Which settings?** alpha 0.1 and tau 0 suit new data. Raise alpha only when the task signal is weak. The paper raises
 tau when pairs may mislead; in our runs that did not help.
-
-**On a CPU that other programs use** set `OMP_NUM_THREADS=1`: threads that wait for each other there can take many times
-as long as one alone.
 """
 
 
