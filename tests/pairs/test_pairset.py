@@ -2,6 +2,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -214,9 +215,10 @@ def test_one_pair_at_a_time() -> None:
     assert sorted(drawn[:4]) == sorted(drawn[4:]) == [0, 1, 2, 3]
 
 
-def test_batch_size_below_one() -> None:
-    with pytest.raises(ValueError, match="batch_size=0 is out of range"):
-        PairSampler(make_pairs(3), 0)
+@pytest.mark.parametrize("size", [0, 2.5, "8"])
+def test_batch_size_that_is_no_number_of_pairs(size: Any) -> None:
+    with pytest.raises(ValueError, match=f"batch_size={size!r} is out of range: expected a whole number, at least 1"):
+        PairSampler(make_pairs(3), size)
 
 
 def test_a_set_may_be_empty_but_not_be_drawn_from() -> None:

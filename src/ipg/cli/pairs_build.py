@@ -62,7 +62,9 @@ FLAGS = {"weight": "attribute-weight"}
 
 
 def build(
-    builder: Annotated[Builder, typer.Argument(help="How to make them; see below.", metavar="BUILDER")],
+    builder: Annotated[
+        Builder, typer.Argument(help="How to make them: one of those above.", metavar="BUILDER", show_choices=False)
+    ],
     output: Annotated[Path, typer.Option(help="The folder to make; the same command again continues it.")],
     data: Annotated[str, typer.Option(help="A data set of `ipg data list`, or a folder or table of your own.")],
     data_path: Annotated[str | None, typer.Option(help="Where its files are.")] = None,

@@ -124,12 +124,12 @@ class PairSampler:
         index, count = part
         if not 0 <= index < count:
             raise ValueError(f"part={part} is out of range: expected (index, count) with 0 <= index < count")
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size} is out of range: expected at least 1")
+        if int(batch_size) != batch_size or batch_size < 1:
+            raise ValueError(f"batch_size={batch_size!r} is out of range: expected a whole number, at least 1")
         if len(pairs) == 0:
             raise ValueError("there are no pairs to draw from")
         self.pairs, self.part, self.transform = pairs, part, transform
-        self.batch_size = min(batch_size, len(pairs))
+        self.batch_size = min(int(batch_size), len(pairs))
         self._generator = torch.Generator().manual_seed(seed)
         self._order = torch.arange(len(pairs), device="cpu")
         self._position = len(pairs)
