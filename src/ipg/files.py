@@ -140,8 +140,12 @@ def write_json(path: Path, value: Any) -> Path:
 
 
 def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write `rows`, one a line, whole or not at all."""
-    return write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    """Write `rows`, one a line, whole or not at all; a file that holds just these is left alone."""
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    with suppress(OSError, ValueError):
+        if path.read_text(encoding="utf-8") == text:
+            return path
+    return write_text(path, text)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
