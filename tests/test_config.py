@@ -17,6 +17,7 @@ from ipg.config import (
     FRESH_CROP,
     FRESH_FLIP,
     MARGIN,
+    NO_SETTINGS,
     OPTIONS,
     PANELS,
     TRAINED_CROP,
@@ -99,6 +100,9 @@ def test_the_last_batch_of_an_epoch_may_be_smaller(images: int, steps: int | Non
         ("batch_size", "unknown key 'batch_size'; did you mean batch?"),
         ("option", "unknown key 'option'; did you mean options?"),
         ("output", "unknown key 'output'; the folder of a run is --output on the command line and folder= in ipg.fit"),
+        ("autocast", "unknown key 'autocast'; did you mean precision?"),
+        ("scaler", "unknown key 'scaler'; runs have no fp16 and need none; ipg.Guidance takes one"),
+        ("head", f"unknown key 'head'; {NO_SETTINGS['head']}"),
         ("zzz", "unknown key 'zzz'"),
     ],
 )

@@ -107,7 +107,7 @@ class RunConfig:
     optimizer: str = "adam"
     """adam, adamw or sgd (momentum 0.9)."""
     weight_decay: float = 0.0
-    """Weight decay. Guided methods make two updates per iteration, so it acts twice."""
+    """Weight decay. It acts in each update, and a guided iteration that corrects makes two."""
     crop: Share = AUTO
     """Smallest share of an image that a random crop keeps; the same crop for both members of a pair. auto: 0.7 for a
     network that starts from weights, 1 (no crop) for a fresh one or if only the head is trained; with --from a run of
@@ -267,7 +267,10 @@ class RunConfig:
         return config
 
 
-ELSEWHERE = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch", "amp": "precision", "from": "start"}
+ELSEWHERE = {
+    "lr": "learning_rate", "wd": "weight_decay", "bs": "batch", "amp": "precision", "autocast": "precision",
+    "from": "start",
+}  # fmt: skip
 """What settings are often called elsewhere, or on the command line."""
 
 
@@ -276,7 +279,11 @@ def setting_meant(name: str, known: Iterable[str]) -> str:
     return did_you_mean(ELSEWHERE.get(name, name), known)
 
 
-NO_SETTINGS = {"output": "the folder of a run is --output on the command line and folder= in ipg.fit"}
+NO_SETTINGS = {
+    "output": "the folder of a run is --output on the command line and folder= in ipg.fit",
+    "head": "runs find it where it is called head, fc or classifier, or is what get_classifier() returns",
+    "scaler": "runs have no fp16 and need none; ipg.Guidance takes one",
+}
 """What is often taken for a setting."""
 OPTIONS = frozenset((
     "adjustment", "amplification", "anneal", "annotated", "attached", "attribution", "augment", "average", "clip",
