@@ -28,6 +28,12 @@ def test_groups_are_label_then_attribute() -> None:
     assert table.num_classes == 3
 
 
+def test_tables_are_compared_as_objects(make_table) -> None:
+    table = make_table()
+    assert table == table
+    assert table != make_table()
+
+
 def test_part_holds_the_rows_of_a_split_in_order() -> None:
     table = make_table()
     part = table.part("train")

@@ -210,6 +210,12 @@ def test_draws_from_pairs_of_floats() -> None:
     assert torch.equal(batch.second, floats.second[batch.label])
 
 
+def test_sets_are_compared_as_objects() -> None:
+    pairs = make_pairs(4)
+    assert pairs == pairs
+    assert pairs != make_pairs(4)
+
+
 def test_one_pair_at_a_time() -> None:
     drawn = [int(pairs.label) for pairs in islice(PairSampler(make_pairs(4), 1), 8)]
     assert sorted(drawn[:4]) == sorted(drawn[4:]) == [0, 1, 2, 3]

@@ -14,7 +14,7 @@ from ipg.words import did_you_mean
 __all__ = ["ImageTable"]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class ImageTable:
     """N images as a table: a row an image, a column a tensor.
 

@@ -19,7 +19,7 @@ from ipg.settings import check_state
 __all__ = ["PairSampler", "PairSet"]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class PairSet:
     """Invariance pairs: two images that share label and content and differ in the attribute."""
 
