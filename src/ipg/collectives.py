@@ -1,4 +1,4 @@
-"""What the processes that train one model together say to each other. This file imports torch alone.
+"""What the processes that train one model together say to each other. This file needs torch alone.
 
 N processes hold one model each, kept equal, or under FSDP2 a part of it; every batch is split among them. All of
 them follow one convention, that of DistributedDataParallel and `fully_shard`: *the gradient of the whole batch is the

@@ -1,4 +1,4 @@
-"""What a batch of pairs says, from what is compared to the losses, as pure functions. This file imports torch alone.
+"""What a batch of pairs says, from what is compared to the losses, as pure functions. This file needs torch alone.
 
 They can be compiled: each then runs as a few kernels in place of dozens, which matters where a whole step takes a
 millisecond.

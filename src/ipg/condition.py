@@ -1,4 +1,4 @@
-"""The invariance condition: what it makes of the task gradient, as a pure function. This file imports torch alone."""
+"""The invariance condition: what it makes of the task gradient, as a pure function. This file needs torch alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch of pairs on its way through a model, to what is compared of it. This file imports torch alone."""
+"""A batch of pairs on its way through a model, to what is compared of it. This file needs torch alone."""
 
 from __future__ import annotations
 

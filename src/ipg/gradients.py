@@ -1,4 +1,4 @@
-"""Gradients of many parameters at once: their common length, and where they are left. This file imports torch alone."""
+"""Gradients of many parameters at once: their common length, and where they are left. This file needs torch alone."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Gradients", Machine Learning 2026, Algorithm 1. With a task batch (x, y) and a b
 Differs from the paper: `every=k` corrects only at each k-th iteration and rescales those between by the last
 correction (docs/theory.md); `every="auto"` lets k follow the disagreement (`ipg.pace`); the margin may be relative to
 the first distances; `jitter` pushes collapsed rationales apart. All are off by default. What the paper leaves open is
-settled in docs/decisions.md. This file imports torch alone, beside its neighbours that do the same, and no step
+settled in docs/decisions.md. This file needs torch alone, beside its neighbours that do the same, and no step
 waits for the device; with `every="auto"` it may wait for the correction before the last, and a GradScaler may wait.
 
 With many processes all of this is said of the *whole* batches, of which each process has a shard (docs/scale.md).
@@ -66,7 +66,7 @@ class Guidance:
     Args:
         model: any classifier with a linear head (`ipg.rationale.find_head` says which are found by themselves).
         optimizer: a built optimizer that steps without a closure. Its trainable parameters are the ones corrected;
-            weight decay acts in both updates, so twice an iteration.
+            weight decay acts in both updates: 1 + 1/k times an iteration where each k-th corrects.
         alpha: length of the task gradient as a share of the correction's while the condition is violated. Raise it
             only when the task signal is weak.
         tau: share of disagreeing pairs from which the condition counts as violated; 0 means always. The paper raises
@@ -360,7 +360,7 @@ class Guidance:
 
     @property
     def every(self) -> Every:
-        """Which iterations correct. This and the next three are settled when a guidance is made."""
+        """Which iterations correct; like the settings below, it is settled when a guidance is made."""
         return self._every
 
     @property

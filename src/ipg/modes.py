@@ -1,4 +1,4 @@
-"""Which layers are in train mode, and when. This file imports torch alone.
+"""Which layers are in train mode, and when. This file needs torch alone.
 
 While pairs run, dropout and its kin are off; where it is asked for, BatchNorm is in eval mode throughout. What is said
 of BatchNorm here is meant of InstanceNorm, too, which may track statistics as well.

@@ -1,4 +1,4 @@
-"""Which iterations correct: each k-th, or, ours, a k that follows the disagreement. This file imports torch alone.
+"""Which iterations correct: each k-th, or, ours, a k that follows the disagreement. This file needs torch alone.
 
 `every="auto"` corrects at every iteration while pairs disagree, and more and more rarely while they do not:
 

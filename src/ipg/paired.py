@@ -1,4 +1,4 @@
-"""A batch of invariance pairs, whole or one process's shard of it. This file imports torch alone."""
+"""A batch of invariance pairs, whole or one process's shard of it. This file needs torch alone."""
 
 from __future__ import annotations
 

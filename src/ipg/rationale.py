@@ -15,7 +15,7 @@ features*,
 
 so at 2,048 features and 1,000 classes a sample costs 2,048 numbers and not 2 million.
 
-Differs from the paper: in nothing but the way the distances are computed. This file imports torch alone.
+Differs from the paper: in nothing but the way the distances are computed. This file needs torch alone.
 """
 
 from __future__ import annotations

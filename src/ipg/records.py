@@ -1,4 +1,4 @@
-"""What a correction finds and what a step did, as scalars on the device. This file imports torch alone."""
+"""What a correction finds and what a step did, as scalars on the device. This file needs torch alone."""
 
 from __future__ import annotations
 

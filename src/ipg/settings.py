@@ -1,6 +1,6 @@
 """What a `Guidance` is given, settings and states: which are accepted, and what is said of the others.
 
-This file imports torch alone.
+This file needs torch alone.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A *collapse* is the state in which all images of the pairs stand on one point. Alignment is then 0, uniformity at its
 largest, and both gradients are exactly zero, since the gradient of a distance at 0 is taken as 0: the run never
-recovers, predicts one class, and a disagreement of 0 looks perfect. This file imports torch alone.
+recovers, predicts one class, and a disagreement of 0 looks perfect. This file needs torch alone.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _notes(folder: Path) -> str:
 
 
 def test_notes_tell_the_figure_of_continuous_correction_that_no_cell_shows(folder: Path) -> None:
-    told = "Continuous Correction, which is IPG with τ fixed at 0, does not count as another method"
+    told = "Continuous Correction, which is IPG with τ fixed at 0, its default, does not count as another method"
     assert f"{told} (ColoredMNIST: 70.0 ± 0.0 (2)). Kept epoch" in _notes(folder)
     (folder / "results" / "colored_mnist_unified" / "trials.jsonl").unlink()
     assert "fixed at 0" not in _notes(folder)

@@ -234,8 +234,9 @@ def _notes(found: Sequence[Headline]) -> str:
     kept = "; ".join(f"{rule} on {', '.join(titles)}" for rule, titles in rules.items() if rule)
     machines = " and ".join(dict.fromkeys(f"{row['hardware']}, torch {row['versions']['torch']}" for row in rows))
     return (
-        "Percent of test images right: mean ± standard deviation (number of seeds). *Worst group*: the lowest accuracy "
-        f"among the groups of label and shortcut. *Collapsed*: {collapse_text(sum(map(broke_off, rows)))}. On "
+        "Percent of test images right: mean ± standard deviation (number of seeds; *5 of 10*: five where the paper "
+        "has ten). *Worst group*: the lowest accuracy among the groups of label and shortcut. *Collapsed*: "
+        f"{collapse_text(sum(map(broke_off, rows)))}. On "
         "photographs plain training weights classes, as IPG does, and the network is MobileNetV2 ([its "
         "weights](docs/results.md#the-network-on-photographs)); the published figures are of ResNet-50, and of all of "
         "CelebA. *One protocol*: each method has the same network, pairs and "
@@ -254,7 +255,7 @@ def _uncounted(found: Iterable[Headline]) -> str:
         for arm in one.contenders
         if arm.method == _FIXED
     ]
-    name = f"{NAMES[_FIXED]}, which is IPG with τ fixed at 0, does not count as another method"
+    name = f"{NAMES[_FIXED]}, which is IPG with τ fixed at 0, its default, does not count as another method"
     return f"{name} ({'; '.join(told)}). " if told else ""
 
 

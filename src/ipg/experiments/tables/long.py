@@ -56,7 +56,8 @@ def results_page(studies: Sequence[MeasuredStudy], figures: Sequence[Figure], sp
         "`<study>/trials.jsonl` has one row per trial, `times/<study>` those of trials run again for their seconds "
         "(`ipg study --timed`), `speed.jsonl` one row per measurement. `python -m "
         "ipg.experiments.table --write README.md` makes this page from them, and the tables of the project's README "
-        "and of docs/benchmarks.md, and the summary that comes with the package. A test checks that they match.",
+        "and of docs/benchmarks.md, and the summary that comes with the package. A test checks that they match. "
+        "Folders that have no section here are of `ipg reproduce NAME`, and docs/results.md shows their rows.",
         "## How to make the rows again",
         f"```console\n{commands}\n$ python -m ipg.experiments.table --write README.md\n```",
         f"`--data-path` names MNIST, as one npz or as the folder of its idx files, or of photographs the folder that "
