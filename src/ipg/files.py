@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
-    "SHARED", "leftovers", "make_private", "parse_json", "replacing", "sweep", "write_json", "write_jsonl",
+    "SHARED", "jsonl", "leftovers", "make_private", "parse_json", "replacing", "sweep", "write_json", "write_jsonl",
     "write_tensors", "write_text",
 ]  # fmt: skip
 
@@ -140,12 +140,13 @@ def write_json(path: Path, value: Any) -> Path:
 
 
 def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write `rows`, one a line, whole or not at all; a file that holds just these is left alone."""
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    with suppress(OSError, ValueError):
-        if path.read_text(encoding="utf-8") == text:
-            return path
-    return write_text(path, text)
+    """Write `rows`, one a line, whole or not at all."""
+    return write_text(path, jsonl(rows))
+
+
+def jsonl(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The text of `rows`, one a line."""
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:

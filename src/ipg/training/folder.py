@@ -21,7 +21,7 @@ from torch import Tensor
 from ipg.config import EARLIER, RunConfig
 from ipg.data.names import is_own
 from ipg.data.reading import Reading
-from ipg.files import leftovers, make_private, parse_json, write_json, write_jsonl
+from ipg.files import jsonl, leftovers, make_private, parse_json, write_json, write_jsonl
 from ipg.methods import method_class
 from ipg.methods.options import option_defaults
 from ipg.models.weights import some
@@ -229,6 +229,13 @@ class RunFolder:
     def write_metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a row an epoch; those after the last checkpoint are written again when the run goes on from there."""
         write_jsonl(self.metrics, rows)
+
+    def mend_metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write them where the file holds others: a kill, or a hand, has parted it from the checkpoint."""
+        with suppress(OSError, ValueError):
+            if self.metrics.read_text(encoding="utf-8") == jsonl(rows):
+                return
+        self.write_metrics(rows)
 
     def fail(self, error: Exception, *, step: int, restarts: int = 0) -> None:
         """Leave word of what ended the run; where even that cannot be written, the error itself has to do."""

@@ -419,7 +419,7 @@ class Training(Assembly):
         self.progress.kept = dict(laid_like(self.model.state_dict(), found.kept) if found.kept else {})
         self.load_state(state)
         if self.team.leads:
-            self.home.write_metrics(self.progress.rows)  # which listeners may read: a kill, or a hand, has parted them
+            self.home.mend_metrics(self.progress.rows)  # which listeners may read
             set_random_state(state["random"])
         else:
             self._seed()  # again, now that the step is known
